@@ -51,7 +51,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	notifier := systemd.NewNotifier(systemd.Options{Environment: options.environment(),
 		Ping:   func(ctx context.Context) error { return composed.ping(ctx) },
 		Logger: b.logOf("systemd")})
-	defer func() { notifier.SendEnd(err) }()
+	defer func() { notifier.NotifyExit(err) }()
 	loaded, err := config.Load(options.Config)
 	if err != nil {
 		return exit(ExitConfiguration, err)
@@ -61,7 +61,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	}
 	defer b.logs.Close()
 	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil && loaded.Config.Envoy.Enabled {
-		return exit(ExitNoProgram, err)
+		return exit(ExitProgramMissing, err)
 	}
 	locked, err := prepare(loaded.Config)
 	if err != nil {

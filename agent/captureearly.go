@@ -21,7 +21,7 @@ const closedName = "capture.json"
 // keepClosed stores settings that reject inbound connections which are not captured. If the
 // settings do not, it removes the stored ones.
 func keepClosed(path string, s *capture.Settings) error {
-	if s == nil || !s.ClosesInbound() {
+	if s == nil || !s.RejectsInboundOnFailure() {
 		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -64,7 +64,7 @@ func RejectUntilEnvoyServes(ctx context.Context, options Options) error {
 		return &ExitError{Code: ExitConfiguration, Err: err}
 	}
 	settings := capture.NewSettings(loaded.Config, options.Config.Instance)
-	if settings == nil || !settings.FailClosed && !settings.ClosesInbound() {
+	if settings == nil || !settings.FailOutboundClosed && !settings.RejectsInboundOnFailure() {
 		_, err := fmt.Fprintln(options.Output, `nothing is refused: [capture] mode is "none", or `+
 			`neither fail nor fail_inbound closes connections`)
 		return err

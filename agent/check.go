@@ -30,8 +30,8 @@ func CheckConfig(ctx context.Context, options Options, out io.Writer) error {
 		}
 	}
 	switch {
-	case report.MissingProgram && len(report.Errors) == 1:
-		return &ExitError{Code: ExitNoProgram, Err: report.Errors}
+	case report.RequiredProgramMissing && len(report.Errors) == 1:
+		return &ExitError{Code: ExitProgramMissing, Err: report.Errors}
 	case report.TransientFailure && len(report.Errors) == 1:
 		return &ExitError{Code: ExitInternal, Err: report.Errors}
 	case len(report.Errors) > 0:

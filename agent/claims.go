@@ -21,7 +21,7 @@ import (
 // hostOf returns this host with the functions that find other agents, Envoys and listeners
 // on it.
 func hostOf(options config.Options) hostconflict.Host {
-	return hostconflict.Host{Directory: options.ConfigDirectory, Query: queryAgent,
+	return hostconflict.Host{ConfigDir: options.ConfigDirectory, Query: queryAgent,
 		EnvoyLives: envoyLives,
 		Sockets:    sockdiag.ListeningSockets, ListenerProgram: hostconflict.ProgramOf}
 }

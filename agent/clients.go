@@ -25,9 +25,10 @@ func newClients(
 	b *base, server *discovery.Server, e *epochParts, grpc *grpcBootstrap,
 ) *xds.ClientPolicy {
 	nodes := epochNodes{epochs: e.supervisor.Epochs}
-	return &xds.ClientPolicy{Server: server, SameNode: discovery.SameNode, IsOwnUser: e.own,
-		EnvoyNodes:      nodes.all,
-		ApplicationNode: grpc.node.Load, Conditions: b.board}
+	return &xds.ClientPolicy{Server: server, SameNode: discovery.SameNode,
+		IsEnvoyOrAgentUser: e.own,
+		EnvoyNodes:         nodes.all,
+		ApplicationNode:    grpc.node.Load, Conditions: b.board}
 }
 
 // xdsGroup is the group of an installed machine whose members may use the xDS socket: Envoy, the

@@ -59,7 +59,10 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 	}
 	proxy := epoch.NewProxy(e.supervisor, m.inForce.Closed)
 	if !c.Envoy.Enabled {
-		proxy.ReplaceReadiness(func() (bool, string) { return readyWithoutEnvoy(state, w.Manager, m.inForce) })
+		proxy.SetReadinessWithoutEnvoy(func() (bool, string) {
+			return readyWithoutEnvoy(state,
+				w.Manager, m.inForce)
+		})
 	}
 	checker := newHealth(b, c, captured{proxy, m.capture}, m.relay)
 	disk := newDiskSpace(b, state, e.supervisor)
@@ -80,7 +83,7 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 		reloadEffects{base: b, state: state, watched: watched,
 			held: &heldConfigs{identity: w, upstream: m.upstream}, keeper: e.link,
 			supervisor: e.supervisor,
-			levels:     epoch.NewLogLevels(e.supervisor, b.board, b.logOf("epoch")),
+			levels:     epoch.NewLogLevelApplier(e.supervisor, b.board, b.logOf("epoch")),
 			view:       v.admin, status: v.status, sts: v.sts, dns: m.dns, xdsSockets: xdsSockets,
 			sdsSockets: sdsSockets, identity: w, upstream: m.upstream, grpc: m.grpc,
 			health: checker, meshWatch: m.watch, discovery: m.discovery,
@@ -100,7 +103,7 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 		bootstraps: boots,
 		supervisor: e.supervisor, proxy: proxy, reloader: reloads, watched: watched}
 	supervisor := supervision{e.supervisor, e.link}
-	if err := b.store.Discard(); err != nil { // sockets that only another version of the agent uses
+	if err := b.store.CloseRemaining(); err != nil { // sockets that only another version of the agent uses
 		b.log.Warn("cannot remove unused sockets from systemd's file descriptor store",
 			"error", err)
 	}

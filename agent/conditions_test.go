@@ -61,7 +61,7 @@ func conditionCodes(t *testing.T) []string {
 		}
 		return true
 	}
-	root := filepath.Join(parts.Root(), "agent")
+	root := filepath.Join(parts.RepositoryRoot(), "agent")
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") ||
 			strings.HasPrefix(path, filepath.Join(root, "keeper")) {

@@ -38,28 +38,30 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 	if len(paths) == 0 {
 		return nil
 	}
-	until := time.Now().Add(c.Identity.Wait)
-	missing, err := watch.AwaitFiles(ctx, paths, c.Identity.Wait, func(missing []string) {
-		if len(missing) == 0 {
-			return
-		}
-		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly),
-			strings.Join(missing, ", "))
-		s.proxy.SetWaitingReason(sentence)
-		s.board.Raise(conditionFilesMissing, condition.Warning, sentence)
-		s.logOf("watch").Info("waiting for files that Envoy needs at its start", "until", until,
-			"missing", missing)
-	})
-	s.proxy.SetWaitingReason("")
+	until := time.Now().Add(c.Identity.CertificateWait)
+	missing, err := watch.AwaitFiles(ctx, paths, c.Identity.CertificateWait,
+		func(missing []string) {
+			if len(missing) == 0 {
+				return
+			}
+			sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly),
+				strings.Join(missing, ", "))
+			s.proxy.SetFirstEpochWaitReason(sentence)
+			s.board.Raise(conditionFilesMissing, condition.Warning, sentence)
+			s.logOf("watch").Info("waiting for files that Envoy needs at its start", "until", until,
+				"missing", missing)
+		})
+	s.proxy.SetFirstEpochWaitReason("")
 	if err != nil {
 		return err
 	}
 	if len(missing) > 0 {
-		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait,
+		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without",
+			c.Identity.CertificateWait,
 			strings.Join(missing, ", "))
 		s.board.Raise(conditionFilesMissing, condition.Error, sentence)
 		s.logOf("watch").Error("cannot find all files that Envoy needs: starting it without them",
-			"waited", c.Identity.Wait,
+			"waited", c.Identity.CertificateWait,
 			"missing", missing)
 		return nil
 	}

@@ -18,7 +18,7 @@ func newDiskSpace(
 ) *diskspace.Checker {
 	return diskspace.New(diskspace.Options{
 		Folders: func() []diskspace.Folder { return diskFolders(state.InForce().Config) },
-		Failures: func(ctx context.Context) (*diskspace.LogWriteFailures, error) {
+		LogWriteFailures: func(ctx context.Context) (*diskspace.LogWriteFailures, error) {
 			return failedWrites(ctx, state.InForce().Config, supervisor)
 		},
 		Conditions: b.board, Logger: b.logOf("agent"),

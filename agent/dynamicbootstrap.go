@@ -105,7 +105,7 @@ func (b *bootstraps) awaitCertificate(ctx context.Context) {
 // bootstrap can be made from the configuration, the result contains reload.files only; the start of
 // the epoch then reports the error. The returned error is ctx.Err().
 func (s *starter) startFiles(ctx context.Context) ([]string, error) {
-	defer s.proxy.SetWaitingReason("")
+	defer s.proxy.SetFirstEpochWaitReason("")
 	defer s.board.Clear(conditionNoBootstrap)
 	maker := s.maker
 	maker.FetchUpstreamBootstrap = s.bootstraps.requestFirst
@@ -113,7 +113,7 @@ func (s *starter) startFiles(ctx context.Context) ([]string, error) {
 		current := s.state.InForce()
 		plan, err := maker.Build(ctx, current)
 		if err == nil {
-			return plan.Files(), nil
+			return plan.StartupFiles(), nil
 		}
 		if !errors.Is(err, relay.ErrNoBootstrap) {
 			return blueprint.UniquePaths(slices.Clone(current.Config.Reload.Files)), nil
@@ -122,7 +122,7 @@ func (s *starter) startFiles(ctx context.Context) ([]string, error) {
 			s.watched.configure(current, nil)
 		}
 		sentence := "waiting for the bootstrap: " + err.Error()
-		s.proxy.SetWaitingReason(sentence)
+		s.proxy.SetFirstEpochWaitReason(sentence)
 		s.board.Raise(conditionNoBootstrap, condition.Error, sentence)
 		select {
 		case <-time.After(bootstrapPause + rand.N(bootstrapPause)):

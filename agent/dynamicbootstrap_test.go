@@ -44,7 +44,7 @@ func TestDynamicBootstrap_AwaitsTheCertificate(t *testing.T) {
 	for _, issued := range []time.Duration{time.Second, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			root := pkitest.NewAuthority(t, "root", nil)
-			chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+			chain, key := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 			pair, err := pki.ParsePair(pki.PEMInput{PEM: chain}, pki.PEMInput{PEM: key},
 				pki.UsageBoth)
 			if err != nil {

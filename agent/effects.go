@@ -62,7 +62,7 @@ type reloadEffects struct {
 	held       *heldConfigs
 	keeper     *epoch.KeeperLink
 	supervisor *epoch.Supervisor
-	levels     *epoch.LogLevels
+	levels     *epoch.LogLevelApplier
 	view       *status.AdminView
 	status     *status.Server // nil if disabled
 	sts        *sts.Server    // nil if disabled
@@ -130,15 +130,15 @@ func (e reloadEffects) Enact(
 	e.upstream.configure(c)
 	e.health.Configure(healthSettings(c))
 	e.identity.configure(c)
-	e.sdsSockets.Configure(c.SDS.Socket)
-	e.xdsSockets.Configure(c.XDS.Socket)
+	e.sdsSockets.SetCurrentPath(c.SDS.Socket)
+	e.xdsSockets.SetCurrentPath(c.XDS.Socket)
 	// Otherwise a level that was set by a request remains.
 	if c.Log.Level != old.Config.Log.Level {
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
 	step("Envoy's log levels")
 	e.levels.Configure(ctx, c.Envoy.LogLevel, c.Envoy.ComponentLogLevel, won.wanted.spec)
-	e.keeper.SetLogForwarding(c.Log.Envoy)
+	e.keeper.SetLogForwarding(c.Log.IncludeEnvoy)
 	e.supervisor.Configure(c.Envoy)
 	step("status address and admin view")
 	if e.status != nil {

@@ -24,21 +24,21 @@ func newEndpoints(
 		ReadCounters: func(ctx context.Context) (endpoints.Snapshot, error) {
 			return endpointCounters(ctx, supervisor)
 		},
-		EmptyClusters: func(ctx context.Context) (map[string]uint64, error) {
+		RequestsWithoutEndpoint: func(ctx context.Context) (map[string]uint64, error) {
 			return emptyClusters(ctx, supervisor)
 		},
 		HasNoFailureLog: func() bool {
 			c := state.InForce().Config
 			return c.Envoy.Enabled && !reportsFailures(c)
 		},
-		ProviderClusters: func() map[string]string {
+		ProvidersByCluster: func() map[string]string {
 			c := state.InForce().Config
 			if !c.Envoy.Enabled || len(c.Discovery.Addresses) > 0 {
 				return nil
 			}
-			return mesh.ProviderClusters()
+			return mesh.ProvidersByCluster()
 		},
-		ReadDrops: func(ctx context.Context) (endpoints.Drops, error) {
+		ReadDroppedTelemetry: func(ctx context.Context) (endpoints.DroppedTelemetry, error) {
 			return dropped(ctx, supervisor)
 		},
 		Conditions: b.board, Logger: b.logOf("endpoints"),
@@ -63,15 +63,16 @@ func endpointCounters(
 }
 
 // dropped returns how many log entries and spans the live epoch has dropped.
-func dropped(ctx context.Context, supervisor *epoch.Supervisor) (endpoints.Drops, error) {
+func dropped(ctx context.Context, supervisor *epoch.Supervisor) (endpoints.DroppedTelemetry,
+	error) {
 	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
-		return endpoints.Drops{}, errors.New("no Envoy answers on its admin interface")
+		return endpoints.DroppedTelemetry{}, errors.New("no Envoy answers on its admin interface")
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	counts, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx, endpoints.DropFilter)
-	return endpoints.Drops{Epoch: live.Number, Counts: counts}, err
+	counts, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx, endpoints.DroppedTelemetryFilter)
+	return endpoints.DroppedTelemetry{Epoch: live.Number, Counts: counts}, err
 }
 
 // emptyClusters returns, by cluster, how often the live epoch found no healthy endpoint.

@@ -68,7 +68,7 @@ func liveEpoch(supervisor *epoch.Supervisor) (e epoch.Epoch, live bool) {
 // directory; an agent in the foreground starts the keeper itself.
 func newLink(b *base, c *config.Config, other *keeper.User) *epoch.KeeperLink {
 	folder := keeperFolder(c.Paths.RuntimeDir)
-	var dialer keeper.Dialer = keeper.ProgramDialer{
+	var dialer keeper.Dialer = keeper.LaunchingDialer{
 		SocketDialer: keeper.SocketDialer(filepath.Join(folder, keeperSocket)),
 		Options: keeper.LaunchOptions{Folder: folder, BaseID: uint32(c.Envoy.BaseID), User: other,
 			Stderr: os.Stderr}}
@@ -76,7 +76,7 @@ func newLink(b *base, c *config.Config, other *keeper.User) *epoch.KeeperLink {
 		dialer = keeper.SocketDialer(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
 	}
 	return epoch.NewKeeperLink(epoch.KeeperLinkOptions{Dialer: dialer, Logger: b.logOf("keeper"),
-		EnvoyLog: b.logs.Envoy, ForwardLog: c.Log.Envoy})
+		EnvoyLog: b.logs.Envoy, ForwardLog: c.Log.IncludeEnvoy})
 }
 
 // openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper

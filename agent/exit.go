@@ -20,7 +20,7 @@ import (
 const (
 	ExitOK = 0
 	// EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
-	ExitNoProgram = 69
+	ExitProgramMissing = 69
 	// EX_SOFTWARE: a possibly transient failure; the only one of these codes that systemd retries
 	ExitInternal          = 70
 	ExitAlreadyRuns       = 73 // EX_CANTCREAT: another outriderd runs on this configuration

@@ -42,7 +42,7 @@ func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 		"a file that cannot be read now": {config.Errors{fault(unix.EMFILE)}, true},
 		"that and an invalid value":      {config.Errors{fault(unix.EMFILE), fault(nil)}, false},
 	} {
-		for _, code := range []int{ExitNoProgram, ExitConfiguration} {
+		for _, code := range []int{ExitProgramMissing, ExitConfiguration} {
 			want := code
 			if c.transient {
 				want = ExitInternal
@@ -73,7 +73,8 @@ func TestExit_EnvoyThatDoesNotAnswer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), c.limit)
 		_, err := envoy.Inspect(ctx, envoy.LocalRunner{}, program)
 		cancel()
-		if got := exit(ExitNoProgram, err); err == nil || (got.Code == ExitInternal) != c.transient {
+		if got := exit(ExitProgramMissing, err); err == nil ||
+			(got.Code == ExitInternal) != c.transient {
 			t.Errorf("%s: %v, exit %d", c.script, err, got.Code)
 		}
 	}
@@ -83,7 +84,7 @@ func TestExit_WritableDoesNotAnswer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	c := &config.Config{Envoy: config.Envoy{OutlierLogPath: "/var/log/outrider/outlier.log"}}
-	err := blueprint.CheckWritable(ctx, envoy.LocalRunner{}, &config.Loaded{Config: c})
+	err := blueprint.CheckEnvoyCanWrite(ctx, envoy.LocalRunner{}, &config.Loaded{Config: c})
 	if got := exit(ExitConfiguration, err); err == nil || got.Code != ExitInternal {
 		t.Errorf("%v, exit %d", err, got.Code)
 	}

@@ -55,7 +55,7 @@ func (m *meshPolicy) inForce(state *reloadState) exposure.MutualTLSPolicy {
 	if len(state.InForce().Config.Discovery.Addresses) > 0 {
 		return m.relay.StrictPorts()
 	}
-	node := m.tracker.LastAcceptedNode()
+	node := m.tracker.LastAcceptingNode()
 	if node == nil {
 		return nil
 	}

@@ -33,7 +33,7 @@ func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	files.Identity = config.Identity{Provider: "files", CertFile: filepath.Join(dir, "cert"),
 		KeyFile: filepath.Join(dir, "key"), RootCAFile: filepath.Join(dir, "root")}
 	authority := pkitest.NewAuthority(t, "root", nil)
-	chain, key := authority.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := authority.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	for path, text := range map[string][]byte{files.Identity.CertFile: chain,
 		files.Identity.KeyFile: key, files.Identity.RootCAFile: pkitest.PEM(authority.Certificate)} {
 		if err := os.WriteFile(path, text, 0o600); err != nil {

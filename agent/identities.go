@@ -42,7 +42,7 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 		Settings: identitySettings(c, w.seal, w.inUse, log), Conditions: b.board, Logger: log,
 		EnvoyDenialReason: func(file *os.File) string { return envoyMayNotHave(e.link, file) },
 		UnreadableReason:  unreadable,
-		ReadPresented: func(ctx context.Context, name string) ([]*x509.Certificate, error) {
+		ReadEnvoySecret: func(ctx context.Context, name string) ([]*x509.Certificate, error) {
 			return envoysSecret(ctx, e.supervisor, name)
 		},
 		BundleFile: filepath.Join(c.Paths.StateDir, bundlesName),
@@ -50,8 +50,8 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 		Watcher: watch.NewNotifier(watch.Delays{}, log),
 	})
 	var err error
-	w.sds, err = xds.NewServer(xds.HostOptions(xds.Options{
-		Source: w.Manager, Subscriber: w.Manager, Logger: log, Redact: envoy.RedactMessage,
+	w.sds, err = xds.NewServer(xds.WithHostLimits(xds.Options{
+		Source: w.Manager, SecretSubscriptionObserver: w.Manager, Logger: log, Redact: envoy.RedactMessage,
 		Observer: acknowledged{
 			secretObserver{xds.NewRefusalConditions(b.board,
 				func(string) string { return conditionSecretRefused },
@@ -68,7 +68,7 @@ func (w *workloadIdentity) configure(c *config.Config) {
 
 // prepare provides the secrets of a configuration that a reload is about to put into force.
 func (w *workloadIdentity) prepare(c *config.Config) {
-	w.Prepare(identitySettings(c, w.seal, w.inUse, w.log))
+	w.PrepareReload(identitySettings(c, w.seal, w.inUse, w.log))
 }
 
 // envoysSecret returns the certificates of a secret as the admin interface of the newest Envoy
@@ -127,8 +127,8 @@ func (o secretObserver) OnNack(from xds.Stream, refusal xds.Refusal) {
 	}
 }
 
-// OnRecovery implements xds.Observer.
-func (o secretObserver) OnRecovery(from xds.Stream, typeURL string, names []string) {
+// OnNackResolved implements xds.Observer.
+func (o secretObserver) OnNackResolved(from xds.Stream, typeURL string, names []string) {
 	o.refused.RemoveAccepted(from.ID, typeURL, names)
 }
 

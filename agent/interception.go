@@ -27,9 +27,9 @@ func newCapture(
 			"error", err)
 	}
 	return capture.NewController(capture.ControllerOptions{
-		Socket:   captureSocket(c.Paths.RuntimeDir),
-		State:    filepath.Join("/run", captureState, b.options.Config.Instance, "state.json"),
-		Settings: settings, Users: users,
+		Socket:    captureSocket(c.Paths.RuntimeDir),
+		StateFile: filepath.Join("/run", captureState, b.options.Config.Instance, "state.json"),
+		Settings:  settings, Users: users,
 		Envoy: serving{supervisor}, Conditions: b.board, Logger: b.logOf("capture")})
 }
 
@@ -53,7 +53,7 @@ type serving struct{ *epoch.Supervisor }
 
 func (s serving) Serves() (live bool, half time.Time) {
 	e, ok := liveEpoch(s.Supervisor)
-	return ok, e.HalfDrainTime(time.Now())
+	return ok, e.HalfDrainedAt(time.Now())
 }
 
 // captured is Envoy as seen by the health checker: ready only once connections are captured.

@@ -17,7 +17,7 @@ import (
 func TestKeepClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), closedName)
 	s := &capture.Settings{Inbound: capture.Ports{All: true}, ExcludeInbound: []uint16{2222},
-		FailClosed: true, InboundClosed: true}
+		FailOutboundClosed: true, FailInboundClosed: true}
 	if err := keepClosed(path, s); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestKeepClosed(t *testing.T) {
 	if diff := cmp.Diff(&want, lastClosed(path)); diff != "" {
 		t.Error(diff)
 	}
-	for _, open := range []*capture.Settings{nil, {FailClosed: true}} {
+	for _, open := range []*capture.Settings{nil, {FailOutboundClosed: true}} {
 		if err := keepClosed(path, open); err != nil || lastClosed(path) != nil {
 			t.Errorf("%+v: %v, %+v", open, err, lastClosed(path))
 		}

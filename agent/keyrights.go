@@ -49,10 +49,10 @@ func (k *keyRights) Run(ctx context.Context) error {
 }
 
 func (k *keyRights) check() {
-	me := blueprint.ProcessUserAccess(nil, os.Geteuid(), os.Getegid())
+	me := blueprint.UserAccessOfProcess(nil, os.Geteuid(), os.Getegid())
 	var found []string
 	for _, path := range blueprint.SecretFiles(k.state.InForce().Config) {
-		if why := me.SharedReadReason(path); why != "" {
+		if why := me.ReadableByOthersReason(path); why != "" {
 			found = append(found, why)
 		}
 	}

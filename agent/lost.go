@@ -63,7 +63,7 @@ func lost(
 ) (all map[string]discovery.Problem, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, streamTime)
 	defer cancel()
-	all = mesh.UnreadableFiles()
+	all = mesh.UnreadableSecretFiles()
 	held, known := map[string]bool{}, false
 	for _, stream := range streams.Status(ctx) {
 		if int(stream.Peer.PID) != pid {

@@ -38,21 +38,21 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 ) (*discovery.Server, error) {
 	cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
 	options := discovery.Options{
-		Files: c.Discovery.Files, ViewPerAddresses: true, ChangedPaths: changes,
+		Files: c.Discovery.Files, SeparateViewsByAddress: true, ChangedPaths: changes,
 		AwaitFiles: len(c.Discovery.Addresses) == 0,
 		Settings:   discoverySettings(c), FilesAreLocal: true, MaxViews: maxViews,
-		ProxyReadCheck: func(path string) string { return envoyReader(e.link).ReadDenialReason(path) },
-		AgentReadCheck: unreadable,
-		Namespaces:     func() []string { return namespaces(e.supervisor) }, OnTrustChange: w.trust,
+		ProxyReadCheck:  func(path string) string { return envoyReader(e.link).ReadDenialReason(path) },
+		AgentReadCheck:  unreadable,
+		ProxyNamespaces: func() []string { return namespaces(e.supervisor) }, OnTrustChange: w.trust,
 		LastGoodFile: filepath.Join(c.Paths.StateDir, lastGoodName),
 		RefusalFile:  filepath.Join(c.Paths.StateDir, refusalsName),
 		KeySetFile:   filepath.Join(c.Paths.StateDir, keySetsName), Conditions: b.board,
-		ModuleFile: filepath.Join(c.Paths.StateDir, modulesName), FetchModules: true,
+		WasmModuleFile: filepath.Join(c.Paths.StateDir, modulesName), FetchWasmModules: true,
 		Logger: b.logOf("discovery"), OnPush: pushed,
 	}
-	options.TypedConfigs = bootstrap.TypedChecker()
+	options.TypedConfigs = bootstrap.NewTypedConfigChecker()
 	if _, err := os.Stat(cache); err == nil { // an earlier start of the agent has written the file
-		options.FilesServedBefore = true
+		options.FilesMayHaveBeenServed = true
 	}
 	options.Settings.EnvoyVersion = cachedVersion(c, cache)
 	return discovery.New(options)
@@ -109,5 +109,6 @@ func envoyReader(link *epoch.KeeperLink) *blueprint.UserAccess {
 		return keeper.CheckAccess(ctx, path)
 	}
 	info := keeper.Info()
-	return blueprint.ProcessUserAccess(check, info.UID, append([]int{info.GID}, info.Groups...)...)
+	return blueprint.UserAccessOfProcess(check, info.UID, append([]int{info.GID},
+		info.Groups...)...)
 }

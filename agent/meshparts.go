@@ -41,7 +41,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	m = &meshParts{grpc: &grpcBootstrap{board: b.board}}
 	var node config.Node
 	if c.DNS.Listen != "" || len(c.Discovery.Addresses) > 0 {
-		if node, err = c.Node.Resolve(config.ThisHost()); err != nil {
+		if node, err = c.Node.WithHostDefaults(config.ThisHost()); err != nil {
 			return nil, err
 		}
 	}
@@ -100,8 +100,8 @@ func newXDS(
 		ResendListeners: func(ctx context.Context, stream uint64, names []string) {
 			server.ResendResources(ctx, stream, resource.ListenerType, names)
 		}})
-	server, err = xds.NewServer(xds.HostOptions(xds.Options{
-		Source: clients, Admit: clients.Admit, HasReservedStreams: clients.IsOwn,
+	server, err = xds.NewServer(xds.WithHostLimits(xds.Options{
+		Source: clients, Admit: clients.Admit, HasReservedStreams: clients.IsEnvoyOrAgent,
 		EpochNumber: epochOf(e.supervisor),
 		Observer: acknowledged{
 			newXDSObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
@@ -115,7 +115,7 @@ func newXDS(
 func newSockets(b *base, c *config.Config, e *epochParts, server xds.Service, w *workloadIdentity,
 ) (xdsSockets, sdsSockets *xds.Sockets, err error) {
 	options := xds.SocketOptions{Name: "xds.socket", Path: c.XDS.Socket, Server: server,
-		Logger: b.logOf("xds"), IsOwnUser: e.own}
+		Logger: b.logOf("xds"), IsEnvoyOrAgentUser: e.own}
 	if e.user != nil {
 		options.Group = int(e.user.GID)
 	}

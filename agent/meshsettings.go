@@ -44,8 +44,8 @@ func reportsFailures(c *config.Config) bool {
 	return len(c.Discovery.Addresses) == 0 && failures(c) != ""
 }
 
-func credentials(c *config.Config) discovery.Credentials {
-	found := discovery.Credentials{Folder: c.Identity.CredentialsDir,
+func credentials(c *config.Config) discovery.CredentialLocation {
+	found := discovery.CredentialLocation{Folder: c.Identity.CredentialsDir,
 		Socket: c.Identity.CredentialsSDS}
 	if c.Identity.Provider == "spire" {
 		found.Cluster = credential.SDSClusterName
@@ -59,7 +59,7 @@ func reservedByAgent(c *config.Config) []discovery.ReservedAddress {
 	for _, claim := range c.Claims() {
 		if claim.Port != 0 {
 			reserved = append(reserved, discovery.ReservedAddress{Address: claim.Host, Port: uint32(claim.Port),
-				Owner: claim.KeyWithTable() + " of the agent", IsEnvoys: claim.Envoy})
+				Owner: claim.KeyInTable() + " of the agent", IsEnvoys: claim.Envoy})
 		}
 	}
 	return reserved

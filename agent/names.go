@@ -51,7 +51,7 @@ func newDNS(b *base, c *config.Config, node config.Node) *dns.Server {
 	options := dns.Options{Listen: c.DNS.Listen, Settings: c.DNS,
 		Node:       dns.Node{Namespace: node.Namespace, Domain: node.Domain},
 		Conditions: b.board, Logger: b.logOf("dns"), Store: b.store}
-	if c.DNS.Resolved {
+	if c.DNS.SystemdResolved {
 		options.ResolvedHelperSocket = "/run/outrider/resolved.sock" // one socket for all instances
 	}
 	return dns.New(options)

@@ -42,8 +42,8 @@ func (o configuration) Reload(
 	result, err := o.reloader.Reload(ctx, reason, request, progress)
 	for _, c := range o.board.Conditions() {
 		if c.Code == discovery.ConditionMeshProblems || c.Code == ports.ConditionUnbound &&
-			result.MeshProblems == "" {
-			result.MeshProblems = c.Sentence
+			result.MeshProblemSummary == "" {
+			result.MeshProblemSummary = c.Sentence
 		}
 	}
 	return result, err
@@ -81,7 +81,7 @@ func (o configuration) CheckConfig(ctx context.Context, path string) ([]string, 
 	if path != "" {
 		options = config.Options{ConfigDirectory: options.ConfigDirectory,
 			Environment: options.Environment, RunsInUnit: options.RunsInUnit,
-			UnreadableReason: options.UnreadableReason}.ForFile(path)
+			UnreadableReason: options.UnreadableReason}.WithMainFile(path)
 	}
 	checker := o.checker
 	checker.ValidationDir = o.reloader.InForce().Config.Envoy.ConfigDir

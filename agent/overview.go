@@ -43,7 +43,7 @@ type overview struct {
 // Status returns the combined state of all parts (api.Backend).
 func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	status := o.State(ctx)
-	status.Epochs = o.epochs.MeasuredEpochs(ctx)
+	status.Epochs = o.epochs.EpochsWithUsage(ctx)
 	report := o.mesh.ProblemReport(ctx,
 		o.mesh.Discovery.Stats().Services <= operations.MaxServicesForFreshStats)
 	status.Discovery = o.discoveryStatus(report.Problems)
@@ -76,14 +76,15 @@ func (o *overview) State(ctx context.Context) api.Status {
 	status := api.Status{
 		Version: o.version, Instance: o.instance, PID: os.Getpid(),
 		Started: o.started, ReachableSince: o.presence.Since(),
-		State: o.phase(), Ready: ready, ReadyReason: reason,
+		State: o.phase(), Ready: ready, NotReadyReason: reason,
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
 		Epochs:     o.epochs.Supervisor.Epochs(),
 		Discovery:  o.discoveryStatus(nil),
 		Capture:    string(o.capture.State().State),
 		Identities: o.identities(),
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash,
-		PendingKeys: pending, Claims: append(current.Config.Claims(), o.mesh.Ports.Claims()...),
+		KeysPendingRestart: pending, Claims: append(current.Config.Claims(),
+			o.mesh.Ports.Claims()...),
 		Conditions: o.board.Conditions(), ReloadPhase: o.state.Phase(),
 	}
 	if live, ok := o.proxy.Epoch(); ok {
@@ -190,7 +191,7 @@ func (o *overview) identities() []api.Identity {
 // with the number of its problems.
 func (o *overview) discoveryStatus(problems []discovery.Problem) api.Discovery {
 	switch d := o.state.InForce().Config.Discovery; {
-	case len(d.Addresses) > 0 && !d.Proxy:
+	case len(d.Addresses) > 0 && !d.ProxyXDS:
 		return api.Discovery{State: "direct", Address: d.Addresses[0], Since: o.started,
 			Detail: "Envoy connects to it itself"}
 	case len(d.Addresses) > 0:

@@ -18,7 +18,7 @@ const portPause = time.Second
 // It rereads the configuration in force on each poll, since a reload may change it. The error is
 // that of ctx.
 func (s *starter) awaitPorts(ctx context.Context) error {
-	defer s.proxy.SetWaitingReason("")
+	defer s.proxy.SetFirstEpochWaitReason("")
 	defer s.board.Clear(conditionPortInUse)
 	for {
 		changed := s.supervisor.Changed()
@@ -28,7 +28,7 @@ func (s *starter) awaitPorts(ctx context.Context) error {
 			return nil
 		}
 		sentence := "Envoy cannot start yet: " + strings.Join(reasons(conflict), "; ")
-		s.proxy.SetWaitingReason(sentence)
+		s.proxy.SetFirstEpochWaitReason(sentence)
 		s.board.Raise(conditionPortInUse, condition.Error, sentence)
 		select {
 		case <-changed:

@@ -64,7 +64,7 @@ func (p *presented) look(ctx context.Context) error {
 		return nil
 	}
 	users, requested := map[string][]string{}, false
-	for name, origins := range p.discovery.SecretUsers() {
+	for name, origins := range p.discovery.ObjectsUsingSecrets() {
 		requested = requested || strings.HasPrefix(name, fileCertificates)
 		for _, origin := range origins {
 			users[name] = append(users[name], origin.String())

@@ -36,9 +36,9 @@ const currentTime = 5 * time.Second
 // server it returns none.
 func (p *processSettings) of(
 	ctx context.Context, c *config.Config, node config.Node,
-) blueprint.ProcessSettings {
+) blueprint.EnvoyProcessSettings {
 	if len(c.Discovery.Addresses) > 0 {
-		return blueprint.ProcessSettings{}
+		return blueprint.EnvoyProcessSettings{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, currentTime)
 	defer cancel()
@@ -49,9 +49,9 @@ func (p *processSettings) of(
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.used = p.discovery.ProxySettingsInputs()
+	p.used = p.discovery.ProxySettingsTextsByFile()
 	settings := p.discovery.ProxySettings(node.Namespace, node.Labels)
-	return blueprint.ProcessSettings{Concurrency: settings.Concurrency,
+	return blueprint.EnvoyProcessSettings{Concurrency: settings.Concurrency,
 		Environment: settings.Environment}
 }
 
@@ -63,7 +63,7 @@ func (p *processSettings) changed() (files []string) {
 	if p.used == nil || len(p.state.InForce().Config.Discovery.Addresses) > 0 {
 		return nil
 	}
-	now := p.discovery.ProxySettingsInputs()
+	now := p.discovery.ProxySettingsTextsByFile()
 	all := maps.Clone(p.used)
 	maps.Copy(all, now)
 	for file := range all {

@@ -42,7 +42,7 @@ func (r *reloader) refuse(ctx context.Context, request *reload, why []string) {
 func (r *reloader) finish(ctx context.Context, request *reload, result api.ReloadResult) {
 	result.ID, result.Duration = request.id, time.Since(request.began)
 	r.mu.Lock()
-	result.Pending = r.pending
+	result.KeysPendingRestart = r.pending
 	r.mu.Unlock()
 	level := slog.LevelInfo
 	if result.Outcome == api.OutcomeRestarted {
@@ -73,7 +73,7 @@ func (r *reloader) end(ctx context.Context, request *reload, result api.ReloadRe
 				describe(result)),
 			Fields: map[string]string{
 				"id": strconv.FormatUint(request.id, 10), "outcome": string(result.Outcome),
-				"pending": strings.Join(result.Pending, " "),
+				"pending": strings.Join(result.KeysPendingRestart, " "),
 				"reasons": strings.Join(result.Reasons, "\n"),
 			},
 		})

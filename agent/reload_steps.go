@@ -131,7 +131,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	// If a newer request was decided first and requested an epoch for this configuration, this
 	// request needs no other epoch.
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
-		read.loaded.Config.Reload.OnRequest != "always"
+		read.loaded.Config.Reload.NewEpochOnRequest != "always"
 	// While another reload waits for its epoch, only the supervisor knows which one will be live.
 	if live && hash == read.wanted.spec.Digest && ifChanged && !request.first &&
 		len(r.requested) == 0 {
@@ -143,7 +143,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 		r.refuse(ctx, request, reasons(read.loses))
 		return
 	}
-	result := api.ReloadResult{OnlyOnRequest: live && hash == read.wanted.spec.Digest}
+	result := api.ReloadResult{NewEpochNotRequired: live && hash == read.wanted.spec.Digest}
 	if live {
 		result.Previous = &number
 	}

@@ -54,12 +54,12 @@ func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 		r.write(t, c.toml)
 		got := r.ask(t, reload{reason: c.name, ifChanged: c.ifChanged})
 		if got.Outcome != c.outcome || got.Epoch == nil || *got.Epoch != c.epoch ||
-			strings.Join(got.Pending, " ") != c.pending ||
+			strings.Join(got.KeysPendingRestart, " ") != c.pending ||
 			!strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
-		if got.OnlyOnRequest != (c.name == "on request always") {
-			t.Errorf("%s: on request: %t", c.name, got.OnlyOnRequest)
+		if got.NewEpochNotRequired != (c.name == "on request always") {
+			t.Errorf("%s: on request: %t", c.name, got.NewEpochNotRequired)
 		}
 		if refused := len(r.board.Conditions()) > 0 &&
 			r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {

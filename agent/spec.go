@@ -22,7 +22,8 @@ type specMaker struct {
 	cache string            // file in which inspect caches its result
 	log   *slog.Logger
 	// process returns what the mesh configuration sets for Envoy's process.
-	process func(ctx context.Context, c *config.Config, node config.Node) blueprint.ProcessSettings
+	process func(ctx context.Context, c *config.Config,
+		node config.Node) blueprint.EnvoyProcessSettings
 
 	binary atomic.Pointer[envoy.Binary] // last result of inspect
 }
@@ -45,7 +46,8 @@ type listener struct {
 
 // inspect returns the version and capabilities of the binary at path.
 func (m *specMaker) inspect(ctx context.Context, path string) (*envoy.Binary, error) {
-	binary, err := envoy.InspectCached(ctx, epoch.KeeperRunner{Link: m.link}, path, m.cache, m.log)
+	binary, err := envoy.InspectCached(ctx, epoch.KeeperCommandRunner{Link: m.link}, path, m.cache,
+		m.log)
 	if err == nil {
 		m.binary.Store(binary)
 	}
@@ -60,19 +62,21 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 		if err != nil {
 			return nil, err
 		}
-		return &wanted{spec: specWithoutEnvoy(), binary: &envoy.Binary{}, files: plan.Files(),
-			grpc: grpc}, nil
+		return &wanted{spec: specWithoutEnvoy(), binary: &envoy.Binary{},
+			files: plan.StartupFiles(),
+			grpc:  grpc}, nil
 	}
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {
-		return nil, exit(ExitNoProgram, err)
+		return nil, exit(ExitProgramMissing, err)
 	}
 	to.phase("asking Envoy what it is")
 	binary, err := m.inspect(ctx, path)
 	if err != nil {
-		return nil, exit(ExitNoProgram, err)
+		return nil, exit(ExitProgramMissing, err)
 	}
-	if err := blueprint.CheckWritable(ctx, epoch.KeeperRunner{Link: m.link}, loaded); err != nil {
+	if err := blueprint.CheckEnvoyCanWrite(ctx, epoch.KeeperCommandRunner{Link: m.link},
+		loaded); err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
 	plan, grpc, err := m.plan(ctx, loaded, to)
@@ -86,7 +90,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
-	return &wanted{spec: spec, binary: binary, files: plan.Files(), grpc: grpc,
+	return &wanted{spec: spec, binary: binary, files: plan.StartupFiles(), grpc: grpc,
 		accepted: plan.OnAccepted}, nil
 }
 
@@ -95,15 +99,15 @@ func (m *specMaker) plan(ctx context.Context, loaded *config.Loaded, to listener
 	plan *blueprint.Blueprint, grpc []byte, err error,
 ) {
 	maker := m.Builder
-	maker.ProcessSettings = m.process
+	maker.ReadEnvoyProcessSettings = m.process
 	maker.ResolveAddress = func(ctx context.Context, address string) (netip.AddrPort, error) {
 		to.phase("looking up " + address)
 		return m.ResolveAddress(ctx, address)
 	}
 	to.phase("making the bootstrap")
 	plan, err = maker.Build(ctx, loaded)
-	if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok && failed.Missing {
-		return nil, nil, exit(ExitNoProgram, err)
+	if failed, ok := errors.AsType[*bootstrap.RenderProgramError](err); ok && failed.Missing {
+		return nil, nil, exit(ExitProgramMissing, err)
 	} else if ok {
 		return nil, nil, &ExitError{Code: ExitInternal, Err: err} // makes systemd retry
 	}
@@ -113,7 +117,7 @@ func (m *specMaker) plan(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, nil, exit(ExitConfiguration, err)
 	}
-	to.files(plan.Files())
+	to.files(plan.StartupFiles())
 	return plan, grpc, nil
 }
 
@@ -129,15 +133,18 @@ func (m *specMaker) spec(
 	launched := func(l epoch.LaunchInput) envoy.CommandLine {
 		line := plan.Command
 		line.ConfigFile, line.RestartEpoch, line.HotRestart = l.BootstrapPath, l.RestartEpoch, l.HotRestart
-		line.EpochNumber = l.Number
+		line.OutriderEpoch = l.Number
 		line.BaseID, line.SocketPath = info.BaseIDOf(l.Lineage), info.SocketPath
 		return line
 	}
 	environment := append(envoyEnvironment(), plan.Environment...)
 	socket := func(l epoch.LaunchInput) string { return epoch.AdminSocket(info.Folder, l.Number) }
 	spec := &epoch.Spec{
-		Digest:    digest,
-		Bootstrap: func(l epoch.LaunchInput) ([]byte, error) { return plan.Render(socket(l)) },
+		Digest: digest,
+		Bootstrap: func(l epoch.LaunchInput) ([]byte,
+			error) {
+			return plan.RenderBootstrap(socket(l))
+		},
 		Command: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: binary.Path, Args: launched(l).Args(binary),
 				Env: environment}, nil
@@ -145,7 +152,7 @@ func (m *specMaker) spec(
 		AdminAddress:       func(l epoch.LaunchInput) string { return plan.AdminAddress(socket(l)) },
 		HotRestartVersion:  binary.HotRestartVersion,
 		Namespace:          c.Node.Namespace,
-		OwnListeners:       c.OwnListeners(),
+		OutriderListeners:  c.AgentListenersInEnvoy(),
 		LiveTimeout:        c.Envoy.LiveTimeout,
 		DrainTime:          c.Envoy.DrainDuration,
 		ParentShutdownTime: c.Envoy.ParentShutdownDuration,
@@ -162,13 +169,14 @@ func (m *specMaker) spec(
 // Caches in the state directory.
 const (
 	binaryCacheName    = "envoy-binary.json" // see envoy.InspectCached
-	bootstrapCacheName = "bootstrap.json"    // see bootstrap.Program
+	bootstrapCacheName = "bootstrap.json"    // see bootstrap.RenderProgram
 )
 
 // newSpecMaker returns the maker of this host. It caches the output of outrider-bootstrap in the
 // state directory.
 func newSpecMaker(b *base, c *config.Config, link *epoch.KeeperLink, boots *bootstraps) *specMaker {
-	program := &bootstrap.Program{CachePath: filepath.Join(c.Paths.StateDir, bootstrapCacheName),
+	program := &bootstrap.RenderProgram{CachePath: filepath.Join(c.Paths.StateDir,
+		bootstrapCacheName),
 		ExpectedVersion: b.options.Version, Log: b.logOf("reload")}
 	maker := blueprint.BuilderForThisHost()
 	maker.RenderBootstrap, maker.FetchUpstreamBootstrap = program.Render, boots.request

@@ -55,11 +55,13 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 		err  error
 		code int
 	}{
-		"a file":      {&bootstrap.Error{File: "a.tmpl", Message: "wrong"}, ExitConfiguration},
-		"the input":   {errors.New("the node's ID is missing"), ExitConfiguration},
-		"the program": {&bootstrap.ProgramError{Err: errors.New("signal: killed")}, ExitInternal},
-		"no program": {&bootstrap.ProgramError{Err: errors.New("no such file"), Missing: true},
-			ExitNoProgram},
+		"a file":    {&bootstrap.Error{File: "a.tmpl", Message: "wrong"}, ExitConfiguration},
+		"the input": {errors.New("the node's ID is missing"), ExitConfiguration},
+		"the program": {&bootstrap.RenderProgramError{Err: errors.New("signal: killed")},
+			ExitInternal},
+		"no program": {&bootstrap.RenderProgramError{Err: errors.New("no such file"),
+			Missing: true},
+			ExitProgramMissing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &specMaker{Builder: blueprint.BuilderForThisHost(), cache: cache}

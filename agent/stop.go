@@ -80,7 +80,7 @@ func (s *stopper) stop(ctx context.Context, why string) {
 	} else {
 		s.log.Info("stopping", "by", why)
 		s.health.MarkLeaving(health.ReasonStopping) // clients in the mesh then send no new requests
-		s.relay.EndOlderStreams()
+		s.relay.EndAllButLatestStream()
 		accepts := settings.TerminationDrainDuration // time in which Envoy accepts new connections
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration

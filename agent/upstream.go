@@ -41,7 +41,7 @@ func upstreamOf(c *config.Config) relay.Upstream {
 		return u
 	}
 	u.TLS, u.RootFile = true, cmp.Or(d.RootCAFile, i.RootCAFile)
-	u.ServerName, u.Identity = d.ServerName, d.PilotIdentity
+	u.ServerName, u.ServerIdentity = d.ServerName, d.PilotIdentity
 	switch {
 	case d.Auth == "mtls" && i.ProvCertDir == "":
 		u.UseWorkloadCertificate = true
@@ -102,7 +102,7 @@ type upstream struct {
 // has none.
 func (u *upstream) offer(c *config.Config) {
 	u.xdsSwitch.UseRelay(len(c.Discovery.Addresses) > 0)
-	u.relay.SetUpstream(upstreamOf(c))
+	u.relay.SetUpstreamOfNewStreams(upstreamOf(c))
 }
 
 // configure makes existing streams use the upstream server of a configuration as well, and applies
@@ -165,7 +165,7 @@ type meshInForce struct {
 func (m meshInForce) Closed() string {
 	why := ""
 	if len(m.state.InForce().Config.Discovery.Addresses) == 0 {
-		why = cmp.Or(m.discovery.WithheldReason(), m.unbound.NotReadyReason())
+		why = cmp.Or(m.discovery.ResourcesWithheldReason(), m.unbound.NotReadyReason())
 	}
 	return cmp.Or(why, m.exposure.NotReadyReason())
 }

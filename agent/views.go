@@ -76,14 +76,15 @@ func newViews(b *base, c *config.Config, p composed) *views {
 		Connections: v.connections}
 	v.status = status.NewServer(status.Options{
 		Address: c.Status.Address, Config: statusConfig(c), Readiness: p.proxy, Proxy: p.proxy,
-		Control: control{p.operations(), p.life}, Metrics: metrics.Gatherer(), TrustedUIDs: trusted,
+		DrainController: control{p.operations(),
+			p.life}, Metrics: metrics.Gatherer(), TrustedUIDs: trusted,
 		Conditions: b.board, Logger: b.logOf("status"),
 	})
 	v.connections["status"] = v.status
 	return v
 }
 
-// control implements status.Control.
+// control implements status.DrainController.
 type control struct {
 	operations.EpochOperations
 	life *agentEnd
@@ -107,14 +108,14 @@ func newBackend(b *base, p composed, v *views, maker *specMaker, r *reloader) *b
 			capture: m.capture, epochs: epochs, mesh: mesh},
 		configuration: configuration{options: b.options.Config, reloader: r, board: b.board,
 			checker: blueprint.CheckOptions{Builder: maker.Builder,
-				Runner: epoch.KeeperRunner{Link: e.link}}},
+				Runner: epoch.KeeperCommandRunner{Link: e.link}}},
 		EpochOperations: epochs, MeshOperations: mesh,
 		CaptureOperations: operations.CaptureOperations{Client: m.capture},
 		LogLevelOperations: operations.LogLevelOperations{Level: b.level, Log: b.log,
 			Proxy: p.proxy},
 		ResourceOperations: operations.ResourceOperations{Supervisor: e.supervisor,
 			Discovery: m.discovery, XDS: m.xds,
-			Relay: m.relay, View: v.admin},
+			Relay: m.relay, AdminView: v.admin},
 	}
 }
 
@@ -145,7 +146,7 @@ func newBus(b *base, operations *backend) (*bus.Server, error) {
 const changersGroup = "outrider"
 
 func statusConfig(c *config.Config) status.Config {
-	return status.Config{ControlAllowed: c.Status.Control == "loopback",
+	return status.Config{ControlAllowed: c.Status.ProxyControl == "loopback",
 		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: c.Status.Probes}
 }
 

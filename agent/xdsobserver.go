@@ -143,8 +143,8 @@ func inUse(refusal xds.Refusal) string {
 	return "the previous version stays in use"
 }
 
-// OnRecovery records that a stream accepts resources again.
-func (o xdsObserver) OnRecovery(stream xds.Stream, typeURL string, names []string) {
+// OnNackResolved records that a stream accepts resources again.
+func (o xdsObserver) OnNackResolved(stream xds.Stream, typeURL string, names []string) {
 	o.unbound.OnRecovery(stream, typeURL, names)
 	if accepted := o.refused.RemoveAccepted(stream.ID, typeURL, names); len(accepted) > 0 {
 		o.log.Info("Envoy accepted resources that it had refused", "pid", stream.Peer.PID,

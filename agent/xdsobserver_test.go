@@ -35,7 +35,7 @@ func TestXDSObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
 		{"one", func() { refuse(old, "a") }, "a"},
 		{"two", func() { refuse(old, "b") }, "a b"},
 		{"one of two is accepted", func() {
-			o.OnRecovery(old, resource.ListenerType,
+			o.OnNackResolved(old, resource.ListenerType,
 				[]string{"a"})
 		}, "b"},
 		{"the next epoch refuses it too", func() { refuse(next, "b") }, "b"},

@@ -24,7 +24,7 @@ type cached struct {
 
 // identify returns a hash of a question and of the program that answers it. The inode and its time
 // of change distinguish builds that a package installs with the same modification time.
-func (p *Program) identify(question []byte) (string, error) {
+func (p *RenderProgram) identify(question []byte) (string, error) {
 	path, err := p.find()
 	if err != nil {
 		return "", err
@@ -41,7 +41,7 @@ func (p *Program) identify(question []byte) (string, error) {
 }
 
 // loadCache returns the cached answer to a question, nil if there is none.
-func (p *Program) loadCache(question string) *Rendered {
+func (p *RenderProgram) loadCache(question string) *Rendered {
 	file, err := os.OpenFile(p.CachePath, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil
@@ -64,7 +64,7 @@ func (p *Program) loadCache(question string) *Rendered {
 }
 
 // storeCache replaces the cached answer. Only the owner may read it, as it may hold secrets.
-func (p *Program) storeCache(question string, rendered *Rendered) error {
+func (p *RenderProgram) storeCache(question string, rendered *Rendered) error {
 	text, err := json.Marshal(rendered)
 	if err == nil {
 		text, err = json.Marshal(cached{Question: question, Sum: sumOf(text), Rendered: text})

@@ -51,7 +51,7 @@ func (c counted) asked() int {
 // start renders as a new agent does: it has no state but the cache file.
 func (c counted) start(cache, version string, request bootstrap.Request) *bootstrap.Rendered {
 	c.t.Helper()
-	rendered, err := (&bootstrap.Program{Path: c.path, CachePath: cache,
+	rendered, err := (&bootstrap.RenderProgram{Path: c.path, CachePath: cache,
 		ExpectedVersion: version}).Render(c.t.Context(), request)
 	if err != nil {
 		c.t.Fatal(err)
@@ -81,7 +81,7 @@ func TestCache_NextStartNeedsNoProgram(t *testing.T) {
 
 func TestCache_OmitsSecrets(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
-	request := bootstrap.Request{Input: everything(), Secret: true}
+	request := bootstrap.Request{Input: everything(), ResultIsSecret: true}
 	c.start(cache, "1", request)
 	if _, err := os.Stat(cache); !os.IsNotExist(err) {
 		t.Errorf("a bootstrap with a secret is remembered (%v)", err)
@@ -179,7 +179,7 @@ func TestCache_IgnoresBrokenFile(t *testing.T) {
 // Errors are not cached. A bootstrap that cannot be cached is returned nevertheless.
 func TestCache_OmitsFailures(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
-	p := &bootstrap.Program{Path: c.path, CachePath: cache}
+	p := &bootstrap.RenderProgram{Path: c.path, CachePath: cache}
 	if _, err := p.Render(t.Context(),
 		bootstrap.Request{Template: file("t", "{{ if }}")}); err == nil {
 		t.Error("a broken template is rendered")

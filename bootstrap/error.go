@@ -13,18 +13,18 @@ type Error struct {
 	Message string
 }
 
-// ProgramError means that outrider-bootstrap did not answer. Unless it is missing, the next attempt
+// RenderProgramError means that outrider-bootstrap did not answer. Unless it is missing, the next attempt
 // may succeed.
-type ProgramError struct {
+type RenderProgramError struct {
 	Err     error
 	Missing bool // the program does not exist or cannot be executed
 }
 
 // Error implements error.
-func (e *ProgramError) Error() string { return e.Err.Error() }
+func (e *RenderProgramError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
-func (e *ProgramError) Unwrap() error { return e.Err }
+func (e *RenderProgramError) Unwrap() error { return e.Err }
 
 // Error implements error: "file:line: path: message".
 func (e *Error) Error() string {

@@ -25,8 +25,8 @@ type Input struct {
 	SDSSocket   string // path of the SDS socket; "" = none
 	// path of the SDS socket for credentials; "" = SDSSocket
 	CredentialSocket string
-	// HostSecrets is the socket of an SDS server of the host for credentials sds://NAME; "" = none.
-	HostSecrets string `json:"HostSecrets"`
+	// HostSDSSocket is the socket of an SDS server of the host for credentials sds://NAME; "" = none.
+	HostSDSSocket string `json:"HostSecrets"`
 	// SystemRoots is the path of the system's root certificates (see SystemRootCandidates); "" =
 	// none.
 	SystemRoots string
@@ -35,14 +35,14 @@ type Input struct {
 	// DNSRefreshRate applies to answers without a TTL; 0 = 300 s.
 	DNSRefreshRate time.Duration
 	MaxConnections uint64 // from clients, at the same time; 0 = no limit
-	// MaxCaptured is the limit for each listener of captured connections. It does not count
+	// MaxCapturedConnections is the limit for each listener of captured connections. It does not count
 	// connections that the listener passes to another one, such as that of an outbound service.
-	MaxCaptured uint64 `json:"MaxCaptured"`
+	MaxCapturedConnections uint64 `json:"MaxCaptured"`
 
 	Prometheus string // host:port of the metrics listener; "" = none
 	Ready      ReadyListener
 
-	Stats            Stats
+	Stats            StatsSelection
 	StatsdAddress    string   // IP:port, UDP; "" = none
 	MetricsService   *Server  // nil = none
 	AccessLogService *Server  // nil = none
@@ -75,8 +75,8 @@ type Node struct {
 	DNSCapture       bool   // a DNS proxy answers for mesh hosts
 	// ProxyConfig is Istio's ProxyConfig as JSON, for an istiod; nil = none.
 	ProxyConfig map[string]any
-	// DisableInternal is the metadata DISABLE_INTERNAL_TELEMETRY, for templates and servers.
-	DisableInternal bool `json:"DisableInternal"`
+	// DisableInternalTelemetry is the metadata DISABLE_INTERNAL_TELEMETRY, for templates and servers.
+	DisableInternalTelemetry bool `json:"DisableInternal"`
 	// Metadata overrides the metadata made from the other fields.
 	Metadata map[string]any
 }
@@ -95,9 +95,9 @@ type ReadyListener struct {
 	Backend string // host:port of the agent's status server; "" = Envoy's admin interface answers
 }
 
-// Stats selects the statistics that Envoy creates: the default ones and those that start or end
+// StatsSelection selects the statistics that Envoy creates: the default ones and those that start or end
 // with one of the strings or match an expression (RE2, the whole name); or all.
-type Stats struct {
+type StatsSelection struct {
 	All                         bool
 	Prefixes, Suffixes, Regexps []string
 }
@@ -124,8 +124,8 @@ type TLS struct {
 	Mode              TLSMode
 	CAFile            string // "" = Input.SystemRoots
 	CertFile, KeyFile string // client certificate, for TLSMutual
-	// SDS, with TLSMutual: certificate and roots come from SDSSocket instead of the files.
-	SDS bool `json:"SDS"`
+	// CertificateFromSDS, with TLSMutual: certificate and roots come from SDSSocket instead of the files.
+	CertificateFromSDS bool `json:"SDS"`
 	// ServerName is the SNI and must be a name in the server's certificate; "" = the host of the
 	// address.
 	ServerName string

@@ -25,11 +25,11 @@ import (
 // installedProgram is the path of the program in packages.
 const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
 
-// Program renders bootstraps by running outrider-bootstrap (see the package comment). It caches the
+// RenderProgram renders bootstraps by running outrider-bootstrap (see the package comment). It caches the
 // last result in memory, because a reload often requests the same bootstrap again, and with a
 // CachePath also in a file, for the next start. The zero value searches for the program in the
 // directory of the running program, then in that of the packages.
-type Program struct {
+type RenderProgram struct {
 	Path        string        // "" = found automatically
 	CPULimit    time.Duration // maximum CPU time; 0 = 20 s
 	MemoryLimit uint64        // maximum memory in bytes; 0 = 512 MiB
@@ -47,9 +47,9 @@ type Program struct {
 	result       *Rendered
 }
 
-// Render renders a bootstrap. The error is an *Error if a user's file is wrong, a *ProgramError if
+// Render renders a bootstrap. The error is an *Error if a user's file is wrong, a *RenderProgramError if
 // the program does not answer.
-func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error) {
+func (p *RenderProgram) Render(ctx context.Context, request Request) (*Rendered, error) {
 	request.Input.AdminSocket = AdminSocketPlaceholder
 	question, err := json.Marshal(p.question(request))
 	if err != nil {
@@ -61,14 +61,15 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	case p.rendering <- struct{}{}:
 		defer func() { <-p.rendering }()
 	case <-ctx.Done():
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: another bootstrap is "+
+		return nil, &RenderProgramError{Err: fmt.Errorf("render the bootstrap: another bootstrap "+
+			"is "+
 			"still being rendered: %w", context.Cause(ctx))}
 	}
 	if p.result != nil && p.lastQuestion == sum {
 		return p.result, nil
 	}
 	render := p.cachedOrRun
-	if request.Secret {
+	if request.ResultIsSecret {
 		render = p.run
 	}
 	rendered, err := render(ctx, question)
@@ -83,7 +84,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 }
 
 // cachedOrRun returns the cached result, or runs the program and caches its result.
-func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, error) {
+func (p *RenderProgram) cachedOrRun(ctx context.Context, question []byte) (*Rendered, error) {
 	if p.CachePath == "" {
 		return p.run(ctx, question)
 	}
@@ -109,30 +110,30 @@ func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, 
 // instead.
 var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate|^SIGSEGV: `)
 
-// Defaults for Program. A JSON bootstrap of 16 MB takes about 6 s of CPU time.
+// Defaults for RenderProgram. A JSON bootstrap of 16 MB takes about 6 s of CPU time.
 const (
 	defaultTime   = 20 * time.Second
 	defaultMemory = 512 << 20
 
-	typedTime   = 5 * time.Second // CPU time of a check by TypedChecker
+	typedTime   = 5 * time.Second // CPU time of a check by NewTypedConfigChecker
 	typedMemory = 128 << 20
 )
 
-func (p *Program) time() time.Duration { return cmp.Or(p.CPULimit, defaultTime) }
+func (p *RenderProgram) time() time.Duration { return cmp.Or(p.CPULimit, defaultTime) }
 
-func (p *Program) memory() uint64 { return cmp.Or(p.MemoryLimit, defaultMemory) }
+func (p *RenderProgram) memory() uint64 { return cmp.Or(p.MemoryLimit, defaultMemory) }
 
-func (p *Program) question(request Request) ProgramInput {
-	return ProgramInput{Protocol: ProgramProtocol, Time: p.time(), Memory: p.memory(),
+func (p *RenderProgram) question(request Request) RenderProgramInput {
+	return RenderProgramInput{Protocol: RenderProgramProtocol, Time: p.time(), Memory: p.memory(),
 		Request: request}
 }
 
-// grace is how much longer than ProgramInput.Wait the agent waits, so that the program can report
+// grace is how much longer than RenderProgramInput.MaxDuration the agent waits, so that the program can report
 // its own time-out.
 const grace = 5 * time.Second
 
 // run renders a bootstrap.
-func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
+func (p *RenderProgram) run(ctx context.Context, question []byte) (*Rendered, error) {
 	answer, err := p.exchange(ctx, "render the bootstrap", question)
 	switch {
 	case err != nil:
@@ -142,7 +143,7 @@ func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
 	case answer.Failure != "":
 		return nil, errors.New(answer.Failure)
 	case answer.Rendered == nil:
-		return nil, &ProgramError{Err: errors.New("render the bootstrap: the answer of " +
+		return nil, &RenderProgramError{Err: errors.New("render the bootstrap: the answer of " +
 			"outrider-bootstrap is empty")}
 	}
 	return answer.Rendered, nil
@@ -150,7 +151,7 @@ func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
 
 // CheckTypedConfigs returns the findings for each of configs. An error means that they were not
 // checked.
-func (p *Program) CheckTypedConfigs(ctx context.Context, configs []typedconfig.Config) (
+func (p *RenderProgram) CheckTypedConfigs(ctx context.Context, configs []typedconfig.Config) (
 	[][]typedconfig.Finding, error) {
 	question := p.question(Request{})
 	question.Typed = configs
@@ -167,21 +168,21 @@ func (p *Program) CheckTypedConfigs(ctx context.Context, configs []typedconfig.C
 	return answer.Findings, err
 }
 
-// TypedChecker returns a checker of typed_configs by outrider-bootstrap.
-func TypedChecker() *typedconfig.Checker {
-	p := &Program{CPULimit: typedTime, MemoryLimit: typedMemory}
-	return &typedconfig.Checker{Run: p.CheckTypedConfigs}
+// NewTypedConfigChecker returns a checker of typed_configs by outrider-bootstrap.
+func NewTypedConfigChecker() *typedconfig.Checker {
+	p := &RenderProgram{CPULimit: typedTime, MemoryLimit: typedMemory}
+	return &typedconfig.Checker{RunProcess: p.CheckTypedConfigs}
 }
 
 // exchange runs the program for one question. purpose begins the text of errors.
-func (p *Program) exchange(
+func (p *RenderProgram) exchange(
 	ctx context.Context, purpose string, question []byte,
-) (answer ProgramOutput, err error) {
+) (answer RenderProgramOutput, err error) {
 	path, err := p.find()
 	if err != nil {
 		return answer, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.question(Request{}).Wait()+grace)
+	ctx, cancel := context.WithTimeout(ctx, p.question(Request{}).MaxDuration()+grace)
 	defer cancel()
 	command := exec.CommandContext(ctx, path)
 	command.Stdin = bytes.NewReader(question)
@@ -191,34 +192,35 @@ func (p *Program) exchange(
 	command.WaitDelay = time.Second
 	out, err := command.Output()
 	if err != nil && ctx.Err() != nil {
-		return answer, &ProgramError{Err: fmt.Errorf("%s: %s was killed before it answered: %w",
+		return answer, &RenderProgramError{Err: fmt.Errorf("%s: %s was killed before it "+
+			"answered: %w",
 			purpose, path, context.Cause(ctx))}
 	}
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			complaint, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
-			return answer, &ProgramError{Err: fmt.Errorf("%s: %s: %w: %s", purpose, path, err,
+			return answer, &RenderProgramError{Err: fmt.Errorf("%s: %s: %w: %s", purpose, path, err,
 				complaint)}
 		}
 		return answer, runError(fmt.Errorf("%s: %w", purpose, err))
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return answer, &ProgramError{Err: fmt.Errorf("%s: cannot decode the answer of %s: %w",
+		return answer, &RenderProgramError{Err: fmt.Errorf("%s: cannot decode the answer of %s: %w",
 			purpose, path, err)}
 	}
 	if answer.Unable != "" {
-		return answer, &ProgramError{Err: errors.New(answer.Unable)}
+		return answer, &RenderProgramError{Err: errors.New(answer.Unable)}
 	}
 	return answer, nil
 }
 
-func (p *Program) find() (string, error) {
+func (p *RenderProgram) find() (string, error) {
 	if p.Path != "" {
 		return p.Path, nil
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return "", &ProgramError{Err: fmt.Errorf("find outrider-bootstrap: %w", err)}
+		return "", &RenderProgramError{Err: fmt.Errorf("find outrider-bootstrap: %w", err)}
 	}
 	tried := []string{filepath.Join(filepath.Dir(self), "outrider-bootstrap"), installedProgram}
 	for _, path := range tried {
@@ -226,14 +228,14 @@ func (p *Program) find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", &ProgramError{Missing: true,
+	return "", &RenderProgramError{Missing: true,
 		Err: fmt.Errorf("outrider-bootstrap, which renders Envoy's bootstrap, is missing: "+
 			"neither %s nor %s can be executed; install it at one of these paths",
 			tried[0], tried[1])}
 }
 
-// runError converts an error of running the program to a *ProgramError.
+// runError converts an error of running the program to a *RenderProgramError.
 func runError(err error) error {
-	return &ProgramError{Err: err, Missing: errors.Is(err, fs.ErrNotExist) ||
+	return &RenderProgramError{Err: err, Missing: errors.Is(err, fs.ErrNotExist) ||
 		errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOEXEC)}
 }

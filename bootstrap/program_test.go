@@ -25,7 +25,7 @@ import (
 var program string // path of outrider-bootstrap
 
 func TestMain(m *testing.M) {
-	folder, err := parts.Build(nil, "programs", "./cmd/outrider-bootstrap")
+	folder, err := parts.RunBuildScript(nil, "programs", "./cmd/outrider-bootstrap")
 	program = filepath.Join(folder, "outrider-bootstrap")
 	code := 1
 	if err == nil {
@@ -80,7 +80,7 @@ func TestProgram_RendersLikeThePackage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := (&bootstrap.Program{Path: program}).Render(t.Context(), request)
+			got, err := (&bootstrap.RenderProgram{Path: program}).Render(t.Context(), request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,9 +88,9 @@ func TestProgram_RendersLikeThePackage(t *testing.T) {
 				func(b []byte) string { return string(b) })); diff != "" {
 				t.Errorf("-in this process +in its own:\n%s", diff)
 			}
-			if custom := request.Custom != nil; custom != (got.Admin == "127.0.0.1:9901") ||
-				custom != (got.Admin != "") {
-				t.Errorf("its admin interface is at %q", got.Admin)
+			if custom := request.Custom != nil; custom != (got.AdminAddress == "127.0.0.1:9901") ||
+				custom != (got.AdminAddress != "") {
+				t.Errorf("its admin interface is at %q", got.AdminAddress)
 			}
 		})
 	}
@@ -136,7 +136,7 @@ func TestProgram_Faults(t *testing.T) {
 		"without size": {double, "a:b.tmpl: rendering it takes more than 256 MiB of memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &bootstrap.Program{Path: program, MemoryLimit: 256 << 20}
+			p := &bootstrap.RenderProgram{Path: program, MemoryLimit: 256 << 20}
 			if name == "without end" {
 				p.CPULimit = time.Second
 			}
@@ -160,7 +160,7 @@ func TestProgram_LargeBootstrap(t *testing.T) {
 	}
 	text.WriteString("]}}")
 	start := time.Now()
-	rendered, err := (&bootstrap.Program{Path: program}).Render(t.Context(),
+	rendered, err := (&bootstrap.RenderProgram{Path: program}).Render(t.Context(),
 		bootstrap.Request{Custom: file("large.json", text.String())})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestProgram_KeepsLowerMemoryLimit(t *testing.T) {
 	if err := os.WriteFile(limited, []byte("#!/bin/sh\nulimit -d 262144 && exec "+program+"\n"), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	if _, err := (&bootstrap.Program{Path: limited}).Render(t.Context(),
+	if _, err := (&bootstrap.RenderProgram{Path: limited}).Render(t.Context(),
 		bootstrap.Request{Input: everything()}); err != nil {
 		t.Error(err)
 	}
@@ -216,12 +216,12 @@ func TestProgram_Failures(t *testing.T) {
 		"empty": {script("cat >/dev/null; echo '{}'"), everything(), "is empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := (&bootstrap.Program{Path: test.path}).Render(t.Context(),
+			_, err := (&bootstrap.RenderProgram{Path: test.path}).Render(t.Context(),
 				bootstrap.Request{Input: test.input})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
-			failed, itsOwn := errors.AsType[*bootstrap.ProgramError](err)
+			failed, itsOwn := errors.AsType[*bootstrap.RenderProgramError](err)
 			if itsOwn == (name == "input") {
 				t.Errorf("taken for the program's (%t): %v", itsOwn, err)
 			}
@@ -242,7 +242,7 @@ func TestProgram_WaitEndsWithContext(t *testing.T) {
 	if err := unix.Mkfifo(asked, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &bootstrap.Program{Path: slow}
+	p := &bootstrap.RenderProgram{Path: slow}
 	first, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -269,7 +269,7 @@ func TestProgram_KeepsTheLastResult(t *testing.T) {
 	if err := os.Link(program, copied); err != nil {
 		t.Fatal(err)
 	}
-	p := &bootstrap.Program{Path: copied}
+	p := &bootstrap.RenderProgram{Path: copied}
 	first, err := p.Render(t.Context(), bootstrap.Request{Input: everything()})
 	if err != nil {
 		t.Fatal(err)

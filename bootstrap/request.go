@@ -17,19 +17,19 @@ type Request struct {
 	Template *File  // a user's text/template of a bootstrap; nil = none
 	Upstream []byte // the upstream server's bootstrap (protobuf); nil = none
 	Override *File  // merged into the result; nil = none
-	// Secret reports that the result is secret: it is not written to a CachePath.
-	Secret bool `json:"-"`
+	// ResultIsSecret reports that the result is secret: it is not written to a CachePath.
+	ResultIsSecret bool `json:"-"`
 }
 
 // LimitError returns an error for exceeding a limit: an *Error in the user's file that is most
-// expensive to render, or a *ProgramError.
+// expensive to render, or a *RenderProgramError.
 func (r Request) LimitError(format string, arguments ...any) error {
 	for _, file := range []*File{r.Template, r.Custom, r.Override} {
 		if file != nil {
 			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}
 		}
 	}
-	return &ProgramError{Err: fmt.Errorf("bootstrap: "+format, arguments...)}
+	return &RenderProgramError{Err: fmt.Errorf("bootstrap: "+format, arguments...)}
 }
 
 // File is a user's file.
@@ -45,11 +45,11 @@ const AdminSocketPlaceholder = "/path/of/the/admin/socket/of/an/epoch"
 // only in the path of the admin socket, so that a restart of a crashed Envoy needs no rendering.
 type Rendered struct {
 	Text []byte // JSON, with AdminSocketPlaceholder
-	// Admin is the admin interface of a user's bootstrap: a path or host:port; "" = the epoch's
+	// AdminAddress is the admin interface of a user's bootstrap: a path or host:port; "" = the epoch's
 	// socket.
-	Admin string `json:"Admin"`
-	// Files has the certificates, keys and secrets that Envoy reads at its start.
-	Files []string `json:"Files"`
+	AdminAddress string `json:"Admin"`
+	// ReferencedFiles has the certificates, keys and secrets that Envoy reads at its start.
+	ReferencedFiles []string `json:"Files"`
 }
 
 // WithAdminSocket returns the bootstrap (JSON) of an epoch with an admin socket.
@@ -68,12 +68,12 @@ func (r *Rendered) WithAdminSocket(adminSocket string) ([]byte, error) {
 // MaxSocketPath is the longest path of a Unix socket on Linux, in bytes.
 const MaxSocketPath = 107
 
-// ProgramProtocol is the version of ProgramInput and ProgramOutput. An upgrade replaces the program
+// RenderProgramProtocol is the version of RenderProgramInput and RenderProgramOutput. An upgrade replaces the program
 // while the agent runs.
-const ProgramProtocol = 1
+const RenderProgramProtocol = 1
 
-// ProgramInput is the JSON on the standard input of outrider-bootstrap.
-type ProgramInput struct {
+// RenderProgramInput is the JSON on the standard input of outrider-bootstrap.
+type RenderProgramInput struct {
 	Protocol int
 	Time     time.Duration // maximum CPU time
 	Memory   uint64        // maximum memory in bytes
@@ -82,15 +82,15 @@ type ProgramInput struct {
 	Typed []typedconfig.Config `json:",omitempty"`
 }
 
-// Wait returns the maximum duration, which allows for a busy machine.
-func (q ProgramInput) Wait() time.Duration { return q.Time + time.Minute }
+// MaxDuration returns the maximum duration, which allows for a busy machine.
+func (q RenderProgramInput) MaxDuration() time.Duration { return q.Time + time.Minute }
 
-// ProgramOutput is the JSON on the standard output of outrider-bootstrap. One field is set.
-type ProgramOutput struct {
+// RenderProgramOutput is the JSON on the standard output of outrider-bootstrap. One field is set.
+type RenderProgramOutput struct {
 	Rendered *Rendered `json:",omitempty"`
 	Fault    *Error    `json:",omitempty"` // an error in a user's file
 	Failure  string    `json:",omitempty"` // another error in the request
-	Unable   string    `json:",omitempty"` // why there is no result, see ProgramError
-	// Findings are the results of checking ProgramInput.Typed, by index.
+	Unable   string    `json:",omitempty"` // why there is no result, see RenderProgramError
+	// Findings are the results of checking RenderProgramInput.Typed, by index.
 	Findings [][]typedconfig.Finding `json:",omitempty"`
 }

@@ -37,9 +37,9 @@ func TestCheckTyped_IsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := &bootstrap.Program{Path: program, MemoryLimit: 128 << 20,
+			p := &bootstrap.RenderProgram{Path: program, MemoryLimit: 128 << 20,
 				CPULimit: 5 * time.Second}
-			checker := typedconfig.Checker{Run: p.CheckTypedConfigs}
+			checker := typedconfig.Checker{RunProcess: p.CheckTypedConfigs}
 			answers := checker.Check([]typedconfig.Config{
 				{Type: rateLimit, Value: json.RawMessage(test.value)},
 				{Type: rateLimit, Value: json.RawMessage(`{"stat_prefixes": "a"}`)}})
@@ -80,18 +80,18 @@ func TestCheckTyped_Faults(t *testing.T) {
 		"unable":           script(`echo '{"Unable": "restart outriderd"}'`),
 		"no JSON":          script("echo yes"),
 	} {
-		checker := typedconfig.Checker{Run: (&bootstrap.Program{Path: path}).CheckTypedConfigs}
+		checker := typedconfig.Checker{RunProcess: (&bootstrap.RenderProgram{Path: path}).CheckTypedConfigs}
 		if answers := checker.Check(configs); answers[0].Err == nil || answers[0].Findings != nil {
 			t.Errorf("%s: %+v", name, answers)
 		}
 	}
 	large := json.RawMessage(`"` + strings.Repeat("a", 5<<20) + `"`)
-	checker := typedconfig.Checker{Run: (&bootstrap.Program{Path: program}).CheckTypedConfigs}
+	checker := typedconfig.Checker{RunProcess: (&bootstrap.RenderProgram{Path: program}).CheckTypedConfigs}
 	answers := checker.Check(append([]typedconfig.Config{{Type: rateLimit, Value: large}}, configs...))
 	if answers[0].Err == nil || answers[1].Err != nil {
 		t.Errorf("%+v", answers)
 	}
-	if _, ok := errors.AsType[*bootstrap.ProgramError](answers[0].Err); ok {
+	if _, ok := errors.AsType[*bootstrap.RenderProgramError](answers[0].Err); ok {
 		t.Errorf("the process got it: %v", answers[0].Err)
 	}
 }

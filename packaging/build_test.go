@@ -52,7 +52,7 @@ func (p *packages) build(t *testing.T, name string, environment ...string) strin
 	dist := filepath.Join(p.folder, name)
 	err, done := p.built[name]
 	if !done {
-		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
+		command := exec.CommandContext(t.Context(), filepath.Join(parts.RepositoryRoot(), "scripts",
 			"package"))
 		command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "DIST="+dist,
 			"WORK="+dist+".work")
@@ -104,7 +104,7 @@ func run(t *testing.T, program string, arguments ...string) string {
 func TestReproducible(t *testing.T) {
 	t.Parallel()
 	first := shared.old(t)
-	script := "umask 077; exec " + filepath.Join(parts.Root(), "scripts", "package")
+	script := "umask 077; exec " + filepath.Join(parts.RepositoryRoot(), "scripts", "package")
 	second := filepath.Join(shared.folder, "again")
 	command := exec.CommandContext(t.Context(), "sh", "-c", script)
 	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "VERSION="+oldVersion,

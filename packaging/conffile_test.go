@@ -28,7 +28,7 @@ func annotated(t *testing.T) string {
 	if err := os.MkdirAll(dist, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	nfpm := run(t, filepath.Join(parts.Root(), "scripts", "tool"), "nfpm")
+	nfpm := run(t, filepath.Join(parts.RepositoryRoot(), "scripts", "tool"), "nfpm")
 	for _, packager := range []string{"deb", "rpm"} {
 		text, err := os.ReadFile(filepath.Join(work, packager+".yaml"))
 		if err != nil {
@@ -43,7 +43,7 @@ func annotated(t *testing.T) string {
 		}
 		command := exec.CommandContext(t.Context(), nfpm, "package", "--config", file,
 			"--packager", packager, "--target", dist)
-		command.Dir = parts.Root()
+		command.Dir = parts.RepositoryRoot()
 		command.Env = append(os.Environ(), "VERSION="+annotatedVersion, "ARCH=amd64",
 			"SOURCE_DATE_EPOCH="+buildTime)
 		if out, err := command.CombinedOutput(); err != nil {
@@ -61,7 +61,7 @@ func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{BindMounts: []string{
 		annotated(t) + ":" + annotatedPlace, shared.old(t) + ":" + oldPlace,
 		shared.new(t) + ":" + newPlace}})}
-	stub, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "outrider.toml"))
+	stub, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "packaging", "outrider.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}

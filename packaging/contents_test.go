@@ -31,8 +31,9 @@ func TestLint(t *testing.T) {
 			0o755); err != nil {
 			t.Fatal(err)
 		}
-		command := exec.CommandContext(t.Context(), "rpmlint", "-c", filepath.Join(parts.Root(),
-			"packaging", "rpm", "rpmlint.toml"), rpm(folder, oldVersion))
+		command := exec.CommandContext(t.Context(), "rpmlint", "-c",
+			filepath.Join(parts.RepositoryRoot(),
+				"packaging", "rpm", "rpmlint.toml"), rpm(folder, oldVersion))
 		command.Env = append(os.Environ(), "PATH="+shim+":"+os.Getenv("PATH"))
 		out, err := command.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), " 0 errors,") {
@@ -203,7 +204,7 @@ func files(t *testing.T) []string {
 		"packaging/man/*.5":               "/usr/share/man/man5/",
 		"packaging/man/*.8":               "/usr/share/man/man8/",
 	} {
-		sources, err := filepath.Glob(filepath.Join(parts.Root(), pattern))
+		sources, err := filepath.Glob(filepath.Join(parts.RepositoryRoot(), pattern))
 		if err != nil || len(sources) == 0 {
 			t.Fatalf("%s: nothing there (%v)", pattern, err)
 		}
@@ -239,7 +240,7 @@ func TestScriptlets_LeaveEnvoyAlone(t *testing.T) {
 		FindString(scripts); found != "" {
 		t.Errorf("a script has: %s", found)
 	}
-	users, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "sysusers.d",
+	users, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "packaging", "sysusers.d",
 		"outrider.conf"))
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +254,8 @@ func TestScriptlets_LeaveEnvoyAlone(t *testing.T) {
 func TestNeedrestart(t *testing.T) {
 	const script = `our %nrconf; defined(do $ARGV[0]) or die $@; for $unit (@ARGV[1..$#ARGV]) {
 		my @matching = grep { $unit =~ /$_/ && !$nrconf{override_rc}{$_} } keys %{$nrconf{override_rc}}; print @matching ? "keep " : "restart " }`
-	got := run(t, "perl", "-e", script, filepath.Join(parts.Root(), "packaging", "needrestart",
+	got := run(t, "perl", "-e", script, filepath.Join(parts.RepositoryRoot(), "packaging",
+		"needrestart",
 		"outrider.conf"),
 		"outrider-envoy.service", "outrider-envoy@edge.service", "outrider.service",
 		"outrider@edge.service")

@@ -68,7 +68,7 @@ func rpmWithFaults(t *testing.T, folder, version, target string) {
 	} {
 		source := path
 		if !filepath.IsAbs(source) {
-			source = filepath.Join(parts.Root(), path)
+			source = filepath.Join(parts.RepositoryRoot(), path)
 		}
 		content, err := os.ReadFile(source)
 		if err != nil {
@@ -88,10 +88,10 @@ func rpmWithFaults(t *testing.T, folder, version, target string) {
 	if err := os.WriteFile(faulty, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	nfpm := run(t, filepath.Join(parts.Root(), "scripts", "tool"), "nfpm")
+	nfpm := run(t, filepath.Join(parts.RepositoryRoot(), "scripts", "tool"), "nfpm")
 	command := exec.CommandContext(t.Context(), nfpm, "package", "--config", faulty,
 		"--packager", "rpm", "--target", target)
-	command.Dir = parts.Root()
+	command.Dir = parts.RepositoryRoot()
 	command.Env = append(os.Environ(), "VERSION="+version, "ARCH=amd64",
 		"SOURCE_DATE_EPOCH="+buildTime)
 	if out, err := command.CombinedOutput(); err != nil {

@@ -16,7 +16,7 @@ import (
 func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 	t.Parallel()
 	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{BindMounts: []string{
-		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.Envoy(t)) + ":/opt/envoy"}})}
+		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.EnvoyPath(t)) + ":/opt/envoy"}})}
 	h.script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 	h.saysFirstSteps(h.script(installDeb + deb(oldPlace, oldVersion)))
 	// An Envoy that only the caller's $PATH contains does not matter.

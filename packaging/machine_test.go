@@ -69,7 +69,7 @@ func newHost(t *testing.T, more ...string) *host {
 	t.Helper()
 	oldFolder, newFolder := shared.old(t), shared.new(t)
 	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{BindMounts: append(more,
-		oldFolder+":"+oldPlace, newFolder+":"+newPlace, filepath.Dir(parts.Envoy(t))+
+		oldFolder+":"+oldPlace, newFolder+":"+newPlace, filepath.Dir(parts.EnvoyPath(t))+
 			":/opt/envoy")})}
 	h.script(prepare)
 	t.Cleanup(func() {

@@ -45,7 +45,7 @@ exec /usr/bin/systemd-creds "$@"
 		}
 	}
 	script := exec.CommandContext(s.t.Context(),
-		filepath.Join(parts.Root(), "packaging/libexec/outrider-seal"))
+		filepath.Join(parts.RepositoryRoot(), "packaging/libexec/outrider-seal"))
 	script.Env = append(os.Environ(), "CONFIGURATION_DIRECTORY="+s.path("etc"),
 		"RUNTIME_DIRECTORY="+s.path("run"), "PATH="+s.folder+":"+os.Getenv("PATH"))
 	out, err := script.CombinedOutput()

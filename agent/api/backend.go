@@ -51,10 +51,10 @@ type Backend interface {
 	MeshOrigins(ctx context.Context) ([]MeshResourceOrigins, error)
 
 	Capture(ctx context.Context) (Capture, error)
-	ExplainCapture(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
+	ExplainCapture(ctx context.Context, request CaptureExplainRequest) (CaptureExplanation, error)
 	// StartCaptureTrial applies the capture rules for a limited time. ConfirmCaptureTrial applies
 	// them permanently.
-	StartCaptureTrial(ctx context.Context, request CaptureTrial) (Capture, error)
+	StartCaptureTrial(ctx context.Context, request CaptureTrialRequest) (Capture, error)
 	ConfirmCaptureTrial(ctx context.Context) (Capture, error)
 }
 

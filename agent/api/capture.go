@@ -33,8 +33,8 @@ type CaptureCounter struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// CaptureRequest describes a connection to explain.
-type CaptureRequest struct {
+// CaptureExplainRequest describes a connection to explain.
+type CaptureExplainRequest struct {
 	To      string `json:"to"`             // address:port
 	UID     uint32 `json:"uid,omitempty"`  // user of the calling process on this host
 	UDP     bool   `json:"udp,omitempty"`  // false: TCP
@@ -51,8 +51,8 @@ type CaptureExplanation struct {
 	State     string `json:"state"` // state of the rules: off, on, withdrawn, closed or trial
 }
 
-// CaptureTrial requests a trial of this duration.
-type CaptureTrial struct {
+// CaptureTrialRequest requests a trial of this duration.
+type CaptureTrialRequest struct {
 	Duration time.Duration `json:"for"` // nanoseconds
 }
 
@@ -63,13 +63,14 @@ func (c *Client) Capture(ctx context.Context) (Capture, error) {
 
 // ExplainCapture explains a connection.
 func (c *Client) ExplainCapture(
-	ctx context.Context, request CaptureRequest,
+	ctx context.Context, request CaptureExplainRequest,
 ) (CaptureExplanation, error) {
 	return call[CaptureExplanation](ctx, c, http.MethodPost, "/capture/explain", request)
 }
 
 // StartCaptureTrial starts a trial.
-func (c *Client) StartCaptureTrial(ctx context.Context, trial CaptureTrial) (Capture, error) {
+func (c *Client) StartCaptureTrial(ctx context.Context, trial CaptureTrialRequest) (Capture,
+	error) {
 	return call[Capture](ctx, c, http.MethodPost, "/capture/try", trial)
 }
 

@@ -60,8 +60,8 @@ func NewServer(options Options) *Server {
 // Name returns the component's name.
 func (s *Server) Name() string { return "api" }
 
-// Connections returns the admission counters of all connections.
-func (s *Server) Connections() admission.Stats {
+// ConnectionStats returns the admission counters of all connections.
+func (s *Server) ConnectionStats() admission.Stats {
 	return admission.SumStats(s.gate.privileged, s.gate.everyone)
 }
 

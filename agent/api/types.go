@@ -44,7 +44,7 @@ type Status struct {
 	ReachableSince time.Time   `json:"present,omitzero"`
 	State          State       `json:"state"`
 	Ready          bool        `json:"ready"`
-	ReadyReason    string      `json:"ready_reason,omitempty"` // why Ready is false
+	NotReadyReason string      `json:"ready_reason,omitempty"` // why Ready is false
 	Envoy          EnvoyStatus `json:"envoy"`
 	// CurrentEpoch is nil before the first epoch, and if Envoy is disabled.
 	CurrentEpoch *int      `json:"current_epoch,omitempty"`
@@ -60,8 +60,8 @@ type Status struct {
 	ReloadPhase string   `json:"doing,omitempty"`
 	ConfigFiles []string `json:"config_files"`
 	ConfigHash  string   `json:"config_hash"`
-	// PendingKeys are keys whose change takes effect at the next start.
-	PendingKeys []string `json:"pending_keys,omitempty"`
+	// KeysPendingRestart are keys whose change takes effect at the next start.
+	KeysPendingRestart []string `json:"pending_keys,omitempty"`
 	// Claims are the ports, sockets and base IDs that no other agent on the host can use.
 	Claims     []config.HostClaim    `json:"claims"`
 	Conditions []condition.Condition `json:"conditions"`
@@ -229,21 +229,21 @@ type ReloadResult struct {
 	Previous *int    `json:"previous,omitempty"` // epoch that served before
 	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
 	Mode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	// OnlyOnRequest reports whether the new epoch was started although no change required it,
+	// NewEpochNotRequired reports whether the new epoch was started although no change required it,
 	// because [reload] on_request is "always".
-	OnlyOnRequest bool `json:"on_request,omitempty"`
+	NewEpochNotRequired bool `json:"on_request,omitempty"`
 	// Changes are the configuration keys that this reload changed.
 	Changes []Change `json:"changes,omitempty"`
 	// Superseded reports whether a different configuration, requested later, is active.
 	Superseded bool `json:"newer,omitempty"`
 	// ChangedFiles are the files whose content changed (certificates, template, override).
 	ChangedFiles []string `json:"files,omitempty"`
-	// Pending are keys whose change takes effect at the next start.
-	Pending []string `json:"pending,omitempty"`
-	Reasons []string `json:"reasons,omitempty"` // reasons of a refusal
-	// MeshProblems describes problems of the mesh configuration, which a reload does not affect.
-	MeshProblems string        `json:"mesh,omitempty"`
-	Duration     time.Duration `json:"duration_ns"`
+	// KeysPendingRestart are keys whose change takes effect at the next start.
+	KeysPendingRestart []string `json:"pending,omitempty"`
+	Reasons            []string `json:"reasons,omitempty"` // reasons of a refusal
+	// MeshProblemSummary describes problems of the mesh configuration, which a reload does not affect.
+	MeshProblemSummary string        `json:"mesh,omitempty"`
+	Duration           time.Duration `json:"duration_ns"`
 }
 
 // DrainRequest requests a drain.
@@ -303,16 +303,16 @@ type LogLevels struct {
 
 // ResourceType is the state of one xDS type of one epoch.
 type ResourceType struct {
-	Epoch           int       `json:"epoch"`
-	Type            string    `json:"type"` // type URL
-	Version         string    `json:"version,omitempty"`
-	Resources       int       `json:"resources"`
-	State           string    `json:"state"` // accepted, refused, pending
-	Since           time.Time `json:"since,omitzero"`
-	Refused         string    `json:"refused,omitempty"` // Envoy's error message
-	RefusedVersion  string    `json:"refused_version,omitempty"`
-	RefusedResource []string  `json:"refused_resources,omitempty"`
-	Source          string    `json:"source"` // upstream, cache, embedded
+	Epoch            int       `json:"epoch"`
+	Type             string    `json:"type"` // type URL
+	Version          string    `json:"version,omitempty"`
+	Resources        int       `json:"resources"`
+	State            string    `json:"state"` // accepted, refused, pending
+	Since            time.Time `json:"since,omitzero"`
+	RefusalReason    string    `json:"refused,omitempty"` // Envoy's error message
+	RefusedVersion   string    `json:"refused_version,omitempty"`
+	RefusedResources []string  `json:"refused_resources,omitempty"`
+	Source           string    `json:"source"` // upstream, cache, embedded
 }
 
 // ReportFile is a file of a bug report that only the agent can provide.

@@ -34,8 +34,9 @@ type Builder struct {
 	RenderBootstrap func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered,
 		error)
 	Cloud *cloud.MetadataService
-	// ProcessSettings returns what the mesh configuration sets for Envoy's process; nil: nothing.
-	ProcessSettings func(ctx context.Context, c *config.Config, node config.Node) ProcessSettings
+	// EnvoyProcessSettings returns what the mesh configuration sets for Envoy's process; nil: nothing.
+	ReadEnvoyProcessSettings func(ctx context.Context, c *config.Config,
+		node config.Node) EnvoyProcessSettings
 	// FetchUpstreamBootstrap fetches, for a node (JSON), the bootstrap (protobuf) that the upstream
 	// server provides. If the server is unreachable, it may return the bootstrap of an earlier
 	// request. accepted must be called once Envoy uses the bootstrap. FetchUpstreamBootstrap is nil
@@ -44,13 +45,13 @@ type Builder struct {
 		use func(content []byte) error) (accepted func(), err error)
 }
 
-// ProcessSettings is what the mesh configuration sets for Envoy's process.
-type ProcessSettings struct {
+// EnvoyProcessSettings is what the mesh configuration sets for Envoy's process.
+type EnvoyProcessSettings struct {
 	Concurrency *int32 // worker threads; 0: one for each core; nil: not set
 	Environment map[string]string
 }
 
-// concurrencyKey is the key that overrides ProcessSettings.Concurrency if a configuration file sets
+// concurrencyKey is the key that overrides EnvoyProcessSettings.Concurrency if a configuration file sets
 // it.
 const concurrencyKey = "envoy.concurrency"
 
@@ -59,7 +60,7 @@ const concurrencyKey = "envoy.concurrency"
 func BuilderForThisHost() Builder {
 	return Builder{Host: config.ThisHost(), ResolveAddress: ResolveAddress,
 		Cloud:           &cloud.MetadataService{},
-		RenderBootstrap: (&bootstrap.Program{}).Render}
+		RenderBootstrap: (&bootstrap.RenderProgram{}).Render}
 }
 
 // Blueprint describes the Envoy of a configuration, without the values that differ between epochs.
@@ -77,15 +78,15 @@ type Blueprint struct {
 }
 
 // Build reads, resolves and renders a configuration. The error is config.Errors with all problems,
-// or a *bootstrap.ProgramError if outrider-bootstrap itself failed.
+// or a *bootstrap.RenderProgramError if outrider-bootstrap itself failed.
 func (m Builder) Build(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
 	node, err := m.node(ctx, loaded)
 	if err != nil {
 		return nil, err
 	}
 	b := &Blueprint{loaded: loaded}
-	if m.ProcessSettings != nil {
-		b.apply(m.ProcessSettings(ctx, loaded.Config, node))
+	if m.ReadEnvoyProcessSettings != nil {
+		b.apply(m.ReadEnvoyProcessSettings(ctx, loaded.Config, node))
 	}
 	loaded = b.loaded
 	c := loaded.Config
@@ -95,12 +96,13 @@ func (m Builder) Build(ctx context.Context, loaded *config.Loaded) (*Blueprint, 
 		return nil, errs
 	}
 	request.Input, b.Command = input, commandLine(c, node)
-	request.Secret = request.Secret || input.Tracing != nil && input.Tracing.AccessToken != ""
+	request.ResultIsSecret = request.ResultIsSecret || input.Tracing != nil &&
+		input.Tracing.AccessToken != ""
 	b.rendered, err = m.RenderBootstrap(ctx, request)
 	if err == nil && c.Envoy.Enabled && c.Discovery.DynamicBootstrap {
 		err = m.requestUpstream(ctx, b, request)
 	}
-	if _, transient := errors.AsType[*bootstrap.ProgramError](err); transient {
+	if _, transient := errors.AsType[*bootstrap.RenderProgramError](err); transient {
 		return nil, err
 	}
 	if fault, ok := errors.AsType[*config.Error](err); ok {
@@ -112,14 +114,14 @@ func (m Builder) Build(ctx context.Context, loaded *config.Loaded) (*Blueprint, 
 	if fault := b.missingSecrets(); fault != nil {
 		return nil, config.Errors{fault}
 	}
-	b.files = UniquePaths(slices.Concat(c.Reload.Files, b.rendered.Files,
+	b.files = UniquePaths(slices.Concat(c.Reload.Files, b.rendered.ReferencedFiles,
 		identityFiles(c.Identity)))
 	return b, nil
 }
 
 // apply adds what the mesh configuration sets for the process. A worker count in the agent's
 // configuration has priority.
-func (b *Blueprint) apply(p ProcessSettings) {
+func (b *Blueprint) apply(p EnvoyProcessSettings) {
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		b.Environment = append(b.Environment, name+"="+p.Environment[name])
 	}
@@ -169,7 +171,7 @@ func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 			errs = append(errs, fault)
 		}
 		*file.into = &bootstrap.File{Path: file.path, Content: content}
-		request.Secret = request.Secret || b.loaded.FromCredential(file.path)
+		request.ResultIsSecret = request.ResultIsSecret || b.loaded.FromCredential(file.path)
 	}
 	return request, errs
 }
@@ -184,9 +186,9 @@ const (
 	dynamicKey   = "discovery.dynamic_bootstrap"
 )
 
-// Render returns the bootstrap (JSON) of an epoch with its admin interface on the Unix socket
+// RenderBootstrap returns the bootstrap (JSON) of an epoch with its admin interface on the Unix socket
 // adminSocket.
-func (b *Blueprint) Render(adminSocket string) ([]byte, error) {
+func (b *Blueprint) RenderBootstrap(adminSocket string) ([]byte, error) {
 	return b.rendered.WithAdminSocket(adminSocket)
 }
 
@@ -216,14 +218,14 @@ func (b *Blueprint) fault(message string) *config.Error {
 	}
 }
 
-// Files returns the files that Envoy reads at its start, without duplicates: [reload] files, the
+// StartupFiles returns the files that Envoy reads at its start, without duplicates: [reload] files, the
 // certificates that the bootstrap names and, with restart_on_change, the workload's.
-func (b *Blueprint) Files() []string { return slices.Clone(b.files) }
+func (b *Blueprint) StartupFiles() []string { return slices.Clone(b.files) }
 
 // AdminAddress returns the admin address of an epoch whose bootstrap was rendered for adminSocket:
 // that socket, or the address in a custom bootstrap, which all epochs share.
 func (b *Blueprint) AdminAddress(adminSocket string) string {
-	return cmp.Or(b.rendered.Admin, adminSocket)
+	return cmp.Or(b.rendered.AdminAddress, adminSocket)
 }
 
 // Digest returns a hash (SHA-256, hexadecimal) of what identifies an Envoy process: bootstrap,

@@ -31,8 +31,8 @@ type CheckReport struct {
 	Files    []string      // configuration files that were read
 	Errors   config.Errors // reasons for a start or a reload to fail
 	Warnings config.Errors // likely mistakes, and notes on skipped checks
-	// MissingProgram reports that one of Errors is a missing Envoy or outrider-bootstrap.
-	MissingProgram bool
+	// RequiredProgramMissing reports that one of Errors is a missing Envoy or outrider-bootstrap.
+	RequiredProgramMissing bool
 	// TransientFailure reports that one of Errors is a failure of the check itself, which may
 	// succeed when repeated.
 	TransientFailure bool
@@ -93,8 +93,8 @@ func Check(ctx context.Context, options config.Options, checks CheckOptions) Che
 	}
 	plan, err := checks.Builder.Build(ctx, loaded)
 	if err != nil {
-		if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok {
-			report.MissingProgram, report.TransientFailure = report.MissingProgram ||
+		if failed, ok := errors.AsType[*bootstrap.RenderProgramError](err); ok {
+			report.RequiredProgramMissing, report.TransientFailure = report.RequiredProgramMissing ||
 				failed.Missing, !failed.Missing
 		}
 		report.refuse(err)
@@ -110,7 +110,7 @@ func Check(ctx context.Context, options config.Options, checks CheckOptions) Che
 		report.refuse(err)
 	}
 	if environment.envoys {
-		if err := CheckWritable(ctx, environment.runner, loaded); err != nil {
+		if err := CheckEnvoyCanWrite(ctx, environment.runner, loaded); err != nil {
 			report.refuse(err)
 		}
 	}
@@ -180,7 +180,7 @@ func (p *environment) find(ctx context.Context, loaded *config.Loaded,
 		binary, err = envoy.Inspect(ctx, p.runner, path)
 	}
 	if err != nil {
-		report.MissingProgram = true
+		report.RequiredProgramMissing = true
 		fix := "name an Envoy that can be run, or remove the key"
 		if loaded.Config.Envoy.Binary == "" {
 			fix = "" // the error contains the fix
@@ -232,7 +232,7 @@ func (p *environment) validate(
 
 // write writes the bootstrap to a file that only this process and Envoy can read.
 func (p *environment) write(plan *Blueprint) (path string, err error) {
-	rendered, err := plan.Render(filepath.Join(p.folder, "admin.sock"))
+	rendered, err := plan.RenderBootstrap(filepath.Join(p.folder, "admin.sock"))
 	if err != nil {
 		return "", err
 	}

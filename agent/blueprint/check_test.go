@@ -65,7 +65,7 @@ func (h host) clean(errs config.Errors) string {
 func withEnvoy(t *testing.T, keys string) string {
 	return fmt.Sprintf(
 		"discovery.files = [\"/\"]\npaths.runtime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\n"+
-			"user = \"\"\n%s", parts.Envoy(t), keys)
+			"user = \"\"\n%s", parts.EnvoyPath(t), keys)
 }
 
 func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
@@ -179,7 +179,7 @@ func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 			t.Errorf("line %d of %s\nshould have %s", i+1, got, want)
 		}
 	}
-	if !report.MissingProgram {
+	if !report.RequiredProgramMissing {
 		t.Error("it is not told that there is no Envoy")
 	}
 }
@@ -241,9 +241,9 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 		}
 	}
 	report := newHost(t).check("")
-	if got := report.Errors.Error(); !report.MissingProgram || len(report.Errors) != 1 ||
+	if got := report.Errors.Error(); !report.RequiredProgramMissing || len(report.Errors) != 1 ||
 		!strings.Contains(got, "envoy.binary: no executable Envoy found") {
-		t.Errorf("%t %s", report.MissingProgram, got)
+		t.Errorf("%t %s", report.RequiredProgramMissing, got)
 	}
 }
 

@@ -35,18 +35,18 @@ func (m Builder) input(
 			Domain: node.Domain, TrustDomain: node.TrustDomain, ClusterID: node.ClusterID,
 			MeshID: node.MeshID, Network: node.Network, Locality: node.Locality,
 			WorkloadGroup: node.WorkloadGroup, Labels: node.Labels, Metadata: node.Metadata,
-			DisableInternal:  c.Telemetry.DisableInternal,
-			Identity:         c.Identity.Provider != "none",
-			IPv6:             c.Capture.Mode != "none" && hasIPv6(),
-			InterceptionMode: strings.ToUpper(c.Capture.Mode),
-			DNSCapture:       c.DNS.Listen != "",
+			DisableInternalTelemetry: c.Telemetry.DisableInternalTelemetry,
+			Identity:                 c.Identity.Provider != "none",
+			IPv6:                     c.Capture.Mode != "none" && hasIPv6(),
+			InterceptionMode:         strings.ToUpper(c.Capture.Mode),
+			DNSCapture:               c.DNS.Listen != "",
 		},
 		Discovery:      bootstrap.Discovery{Socket: c.XDS.Socket, Delta: c.Discovery.Delta},
 		ConnectTimeout: c.Envoy.ConnectTimeout,
 		DNSRefreshRate: c.Envoy.DNSRefreshRate,
 		MaxConnections: uint64(c.Envoy.MaxConnections),
 		Prometheus:     c.Telemetry.PrometheusAddress,
-		Stats: bootstrap.Stats{All: c.Telemetry.Stats == "all",
+		Stats: bootstrap.StatsSelection{All: c.Telemetry.Stats == "all",
 			Prefixes: c.Telemetry.StatsPrefixes, Suffixes: c.Telemetry.StatsSuffixes,
 			Regexps: c.Telemetry.StatsRegexps},
 		OutlierLogPath: c.Envoy.OutlierLogPath,
@@ -64,16 +64,16 @@ func (m Builder) input(
 		},
 	}
 	if c.Capture.Mode != "none" {
-		input.MaxCaptured = uint64(c.Capture.MaxConnections)
+		input.MaxCapturedConnections = uint64(c.Capture.MaxConnections)
 		// Envoy counts a captured outbound connection at the listener of its destination, not at
 		// the listener that captured it. Outbound connections can therefore be limited only through
 		// the number of all connections.
-		input.MaxConnections = cmp.Or(input.MaxConnections, 2*input.MaxCaptured)
+		input.MaxConnections = cmp.Or(input.MaxConnections, 2*input.MaxCapturedConnections)
 	}
 	// istiod expects this metadata; a change of it starts an epoch
 	if len(c.Discovery.Addresses) > 0 {
 		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Addresses[0]}
-		if !c.Discovery.Proxy {
+		if !c.Discovery.ProxyXDS {
 			input.Discovery.Socket, input.Discovery.Upstream = "", upstream(c)
 		}
 	}
@@ -85,7 +85,7 @@ func (m Builder) input(
 	if c.Identity.Provider == "spire" {
 		input.SDSSocket, input.CredentialSocket = c.Identity.SpireSocket, c.SDS.Socket
 	}
-	input.HostSecrets = c.Identity.CredentialsSDS
+	input.HostSDSSocket = c.Identity.CredentialsSDS
 	if ready := c.Status.ReadyAddress(); ready != "" {
 		input.Ready = bootstrap.ReadyListener{Address: ready, Backend: loopback(c.Status.Address)}
 	}
@@ -122,7 +122,7 @@ func upstream(c *config.Config) *bootstrap.Server {
 		s.TLS.CertFile = filepath.Join(i.ProvCertDir, "cert-chain.pem")
 		s.TLS.KeyFile = filepath.Join(i.ProvCertDir, "key.pem")
 	case d.Auth == "mtls":
-		s.TLS.Mode, s.TLS.SDS = bootstrap.TLSMutual, true
+		s.TLS.Mode, s.TLS.CertificateFromSDS = bootstrap.TLSMutual, true
 	}
 	return s
 }

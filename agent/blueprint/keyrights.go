@@ -20,10 +20,10 @@ func SecretFiles(c *config.Config) []string {
 	return all
 }
 
-// SharedReadReason returns who, other than the user, may read a key or token, and the fix. It
+// ReadableByOthersReason returns who, other than the user, may read a key or token, and the fix. It
 // returns "" if nobody may, or if that is unknown. The user's group counts as others: its members
 // are people who may see the configuration but no keys. It may block.
-func (r *UserAccess) SharedReadReason(path string) string {
+func (r *UserAccess) ReadableByOthersReason(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
 		return ""

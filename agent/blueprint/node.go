@@ -11,7 +11,7 @@ import (
 // node returns the configured node, completed with values from this host and its cloud.
 func (m Builder) node(ctx context.Context, loaded *config.Loaded) (config.Node, error) {
 	c := loaded.Config
-	node, err := c.Node.Resolve(m.Host)
+	node, err := c.Node.WithHostDefaults(m.Host)
 	if err != nil {
 		return node, config.Errors{loaded.KeyError("node", err.Error(), "")}
 	}

@@ -25,7 +25,7 @@ func (c CheckOptions) readable(loaded *config.Loaded, report *CheckReport) {
 	}
 	if c.AgentUser != nil {
 		for _, path := range SecretFiles(loaded.Config) {
-			if why := c.AgentUser.SharedReadReason(path); why != "" {
+			if why := c.AgentUser.ReadableByOthersReason(path); why != "" {
 				report.warn(loaded, why, "")
 			}
 		}

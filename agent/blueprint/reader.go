@@ -66,9 +66,9 @@ func LookupUserAccess(name string, groups ...string) *UserAccess {
 	return r
 }
 
-// ProcessUserAccess returns the UserAccess of a running process with this user and these groups.
+// UserAccessOfProcess returns the UserAccess of a running process with this user and these groups.
 // check checks paths for it; nil: paths cannot be checked.
-func ProcessUserAccess(check AccessCheck, uid int, groups ...int) *UserAccess {
+func UserAccessOfProcess(check AccessCheck, uid int, groups ...int) *UserAccess {
 	number := strconv.Itoa(uid)
 	r := LookupUserAccess(number)
 	if r == nil {
@@ -84,7 +84,7 @@ func ProcessUserAccess(check AccessCheck, uid int, groups ...int) *UserAccess {
 // OwnUserAccess returns the UserAccess for the user of this process.
 func OwnUserAccess() *UserAccess {
 	groups, _ := os.Getgroups() // on failure only the suggested fixes are less precise
-	return ProcessUserAccess(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
+	return UserAccessOfProcess(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
 }
 
 // IsUncheckable reports whether the user's access cannot be checked because this process runs as a

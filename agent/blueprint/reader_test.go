@@ -173,7 +173,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		if got := ProcessUserAccess(nil, 0, 0).OpenFileDenialReason(file); got != "" {
+		if got := UserAccessOfProcess(nil, 0, 0).OpenFileDenialReason(file); got != "" {
 			t.Errorf("%s: root: %s", name, got)
 		}
 		if err := file.Close(); err != nil {
@@ -207,11 +207,11 @@ func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 		if want != "" {
 			want += path + ": chown outrider " + path + "; chmod 400 " + path
 		}
-		if got := agent.SharedReadReason(path); got != want {
+		if got := agent.ReadableByOthersReason(path); got != want {
 			t.Errorf("%o %d: %q, want %q", c.mode, c.gid, got, want)
 		}
 	}
-	if got := agent.SharedReadReason(filepath.Join(folder, "missing")); got != "" {
+	if got := agent.ReadableByOthersReason(filepath.Join(folder, "missing")); got != "" {
 		t.Errorf("missing: %q", got)
 	}
 }

@@ -44,7 +44,7 @@ func TestABootstrapWithASecretIsTold(t *testing.T) {
 			maker.RenderBootstrap = func(
 				_ context.Context, request bootstrap.Request,
 			) (*bootstrap.Rendered, error) {
-				secret = request.Secret
+				secret = request.ResultIsSecret
 				return render.FromRequest(request)
 			}
 			if _, err := maker.Build(t.Context(), loaded); err != nil {

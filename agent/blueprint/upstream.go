@@ -18,7 +18,7 @@ func (m Builder) requestUpstream(ctx context.Context, b *Blueprint,
 	}
 	accepted, err := m.FetchUpstreamBootstrap(ctx, b.loaded.Config, own.Node,
 		func(content []byte) error {
-			request.Upstream, request.Secret = content, true
+			request.Upstream, request.ResultIsSecret = content, true
 			rendered, err := m.RenderBootstrap(ctx, request)
 			if err == nil {
 				b.rendered = rendered

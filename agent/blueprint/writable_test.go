@@ -20,7 +20,7 @@ func TestFilesThatEnvoyMayNotWriteAreRefused(t *testing.T) {
 		{"a missing folder", filepath.Join(folder, "missing", "outlier.log"),
 			"envoy.outlier_log_path: Envoy may not write " + filepath.Join(folder, "missing")},
 	} {
-		err := CheckWritable(t.Context(), envoy.LocalRunner{},
+		err := CheckEnvoyCanWrite(t.Context(), envoy.LocalRunner{},
 			&config.Loaded{Config: &config.Config{Envoy: config.Envoy{OutlierLogPath: c.path}}})
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)

@@ -75,7 +75,7 @@ func (a *agent) State(context.Context) api.Status {
 	return state
 }
 
-func (a *agent) MeasuredEpochs(context.Context) []Epoch {
+func (a *agent) EpochsWithUsage(context.Context) []Epoch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.measured++
@@ -142,7 +142,7 @@ func (a *agent) Undrain(
 	return result, a.do(ctx, "undrain")
 }
 
-func (a *agent) Abort(ctx context.Context, number int) error {
+func (a *agent) AbortEpoch(ctx context.Context, number int) error {
 	return a.do(ctx, "abort "+strconv.Itoa(number))
 }
 

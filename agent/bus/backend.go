@@ -15,8 +15,8 @@ type Backend interface {
 	// State returns the current state, without resource usage of epochs. It may query Envoy and
 	// returns when ctx ends.
 	State(ctx context.Context) api.Status
-	// MeasuredEpochs returns the epochs with their current resource usage.
-	MeasuredEpochs(ctx context.Context) []Epoch
+	// EpochsWithUsage returns the epochs with their current resource usage.
+	EpochsWithUsage(ctx context.Context) []Epoch
 	// Changed returns a channel that is closed after State has changed for a reason of which the
 	// condition.Registry has no event. Call Changed before State.
 	Changed() <-chan struct{}
@@ -28,8 +28,8 @@ type Backend interface {
 	// Undrain returns when an epoch that accepts connections is live. If ctx ends, Undrain returns
 	// but the operation continues.
 	Undrain(ctx context.Context, progress func(api.Progress)) (api.UndrainResult, error)
-	// Abort terminates an epoch immediately.
-	Abort(ctx context.Context, number int) error
+	// AbortEpoch terminates an epoch immediately.
+	AbortEpoch(ctx context.Context, number int) error
 
 	// CheckConfig returns the problems of a configuration file, one sentence each; path "" is the
 	// agent's own file. err reports that the file could not be checked.

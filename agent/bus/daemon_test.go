@@ -66,7 +66,7 @@ func newDaemon(t *testing.T) *daemon {
 	if err := os.Chmod(d.folder, 0o755); err != nil { // other users need access, too
 		t.Fatal(err)
 	}
-	policy := filepath.Join(parts.Root(), "packaging/dbus/org.outrider.Agent1.conf")
+	policy := filepath.Join(parts.RepositoryRoot(), "packaging/dbus/org.outrider.Agent1.conf")
 	configuration := fmt.Sprintf(daemonConfiguration, d.folder, policy)
 	if err := os.WriteFile(d.folder+"/bus.conf", []byte(configuration), 0o644); err != nil {
 		t.Fatal(err)

@@ -135,7 +135,7 @@ func TestManPage(t *testing.T) {
 		"busctl monitor org.outrider.Agent1")
 	page.SeeAlso("outriderd(8)", "outrider(1)", "outrider.toml(5)", "busctl(1)", "polkit(8)")
 
-	file := filepath.Join(parts.Root(), "packaging", "man", "org.outrider.Agent1.5")
+	file := filepath.Join(parts.RepositoryRoot(), "packaging", "man", "org.outrider.Agent1.5")
 	if *update {
 		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil {
 			t.Fatal(err)

@@ -114,5 +114,5 @@ func (s *session) abort(ctx context.Context, c *call) ([]any, error) {
 	if c.object.values["State"] == "exited" {
 		return nil, RefusedError(fmt.Sprintf("epoch %d has exited already", number))
 	}
-	return nil, s.options.Backend.Abort(ctx, number)
+	return nil, s.options.Backend.AbortEpoch(ctx, number)
 }

@@ -16,7 +16,7 @@ import (
 // methods.
 func TestPolkitKnowsEachAction(t *testing.T) {
 	text, err := os.ReadFile(
-		filepath.Join(parts.Root(), "packaging/polkit/org.outrider.agent1.policy"))
+		filepath.Join(parts.RepositoryRoot(), "packaging/polkit/org.outrider.agent1.policy"))
 	if err != nil {
 		t.Fatal(err)
 	}

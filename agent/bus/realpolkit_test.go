@@ -43,7 +43,7 @@ func TestTheRealPolkit(t *testing.T) {
 		"<include>/usr/share/dbus-1/system.d/org.freedesktop.PolicyKit1.conf</include></busconfig>")
 	d.start()
 	command := exec.Command("unshare", "--mount", "sh", "-c", realPolkit, "sh", d.folder,
-		filepath.Join(parts.Root(), "packaging/polkit"))
+		filepath.Join(parts.RepositoryRoot(), "packaging/polkit"))
 	command.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+d.address())
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer

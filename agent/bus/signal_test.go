@@ -19,7 +19,10 @@ func TestChangedPropertiesAreTold(t *testing.T) {
 	d, a := running(t)
 	signals := serveChanges(t, d)
 	a.change(
-		func(s *api.Status) { s.State, s.Ready, s.ReadyReason = "draining", false, "epoch 0 drains" })
+		func(s *api.Status) {
+			s.State, s.Ready, s.NotReadyReason = "draining", false,
+				"epoch 0 drains"
+		})
 	changed := next(t, signals, propertiesChanged)
 	if changed.Path != managerPath {
 		t.Errorf("path %s", changed.Path)

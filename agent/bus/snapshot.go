@@ -108,7 +108,7 @@ func managerValues(state api.Status, unit string) map[string]any {
 		"UnitName":            text(unit),
 		"State":               text(string(state.State)),
 		"Ready":               state.Ready,
-		"ReadyReason":         text(state.ReadyReason),
+		"ReadyReason":         text(state.NotReadyReason),
 		"EnvoyLive":           state.Envoy.Live,
 		conditionsProperty:    listed,
 		"CurrentEpoch":        epochNumber(state.CurrentEpoch),
@@ -121,7 +121,7 @@ func managerValues(state api.Status, unit string) map[string]any {
 		"DiscoveryAddress":    text(state.Discovery.Address),
 		"DiscoveryState":      text(state.Discovery.State),
 		"Capture":             text(state.Capture),
-		"PendingRestartKeys":  texts(state.PendingKeys),
+		"PendingRestartKeys":  texts(state.KeysPendingRestart),
 	}
 }
 

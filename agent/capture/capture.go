@@ -71,8 +71,8 @@ type Status struct {
 	Reason string    `json:"reason,omitempty"`
 	Until  time.Time `json:"until,omitzero"` // end of a trial
 	Since  time.Time `json:"since,omitzero"`
-	// Families are the address families that are captured, because Envoy serves them.
-	Families Families `json:"families"`
+	// AddressFamilies are the address families that are captured, because Envoy serves them.
+	CapturedFamilies AddressFamilies `json:"families"`
 	// OutboundRejected reports that outbound connections are rejected while they cannot be
 	// captured, InboundRejected that inbound ones are.
 	OutboundRejected bool      `json:"closed,omitempty"`
@@ -104,15 +104,17 @@ type Counter struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// Families are address families.
-type Families struct {
+// AddressFamilies are address families.
+type AddressFamilies struct {
 	IPv4 bool `json:"ipv4"`
 	IPv6 bool `json:"ipv6"`
 }
 
-func (f Families) any() bool { return f.IPv4 || f.IPv6 }
+func (f AddressFamilies) any() bool { return f.IPv4 || f.IPv6 }
 
-func (f Families) or(g Families) Families { return Families{f.IPv4 || g.IPv4, f.IPv6 || g.IPv6} }
+func (f AddressFamilies) or(g AddressFamilies) AddressFamilies {
+	return AddressFamilies{f.IPv4 || g.IPv4, f.IPv6 || g.IPv6}
+}
 
 var errNoSettings = errors.New("no interception settings: capture.mode is none, or Envoy is not " +
 	"live")

@@ -20,8 +20,8 @@ const (
 // redirected but did not, in the directions (outbound, inbound) for which the settings want that.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
-	start := b.start(Families{true, true})
-	if s.Transparent {
+	start := b.start(AddressFamilies{true, true})
+	if s.PreserveClientAddress {
 		start = append(start, rule(ruleRedirected, Direct, transparent{}))
 	}
 	reject := func(key string, rules []Rule) []Rule {
@@ -39,7 +39,7 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 				[]Rule{rule(ruleRedirected, Direct, port{own}, redirected{})},
 				reject(keyFail, b.outbound(s, users)))})
 	}
-	if s.ClosesInbound() {
+	if s.RejectsInboundOnFailure() {
 		b.table.Chains = append(b.table.Chains, Chain{Name: "input", Type: "filter", Hook: "input",
 			// Connections that another program redirects are never captured, so they are not
 			// rejected either.
@@ -55,7 +55,7 @@ func (h *helper) closes() (outbound, inbound bool) {
 	if h.Settings == nil || h.Withdrawn || h.Expired {
 		return false, false
 	}
-	return h.Settings.closesOutbound(), h.Settings.ClosesInbound()
+	return h.Settings.closesOutbound(), h.Settings.RejectsInboundOnFailure()
 }
 
 // reconcileClosed installs the table that rejects connections, and restores it if another program
@@ -98,7 +98,7 @@ func openPorts(s *Settings, users Users) string {
 	if err != nil {
 		return err.Error()
 	}
-	table := BuildTable(s, users, Families{true, true}, nil)
+	table := BuildTable(s, users, AddressFamilies{true, true}, nil)
 	var ports []int
 	for _, socket := range sockets {
 		at := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: netip.AddrPortFrom(

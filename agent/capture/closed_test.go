@@ -19,7 +19,7 @@ import (
 
 // closedInbound returns settings with which inbound connections that are not captured are rejected.
 func closedInbound(s Settings) Settings {
-	s.InboundClosed = true
+	s.FailInboundClosed = true
 	return s
 }
 
@@ -69,7 +69,7 @@ func (r *rig) inboundIs(want ...string) {
 	})
 }
 
-// With InboundClosed, the default of an agent with an identity, other hosts reach the application
+// With FailInboundClosed, the default of an agent with an identity, other hosts reach the application
 // only through Envoy, also after Envoy or outrider-capture was killed. Outbound connections then go
 // direct.
 func TestHelper_ClosedInbound(t *testing.T) {
@@ -126,7 +126,7 @@ func TestHelper_ClosedInboundInAFamilyWithoutEnvoy(t *testing.T) {
 	r.inboundIs("15006", "refused", "refused")
 }
 
-// With InboundClosed, no inbound connection goes directly to the application from before Envoy is
+// With FailInboundClosed, no inbound connection goes directly to the application from before Envoy is
 // live until the agent's stop has finished.
 func TestController_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
@@ -137,7 +137,7 @@ func TestController_ClosedInbound(t *testing.T) {
 	envoy.dead.Store(true)
 	f := testController(condition.NewRegistry(), closedInbound(captureAll))
 	f.Envoy, f.Socket = envoy, r.socket()
-	f.ControllerOptions.State = filepath.Join(r.folder, "state.json")
+	f.ControllerOptions.StateFile = filepath.Join(r.folder, "state.json")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
@@ -192,7 +192,7 @@ func TestHelper_OtherVersions(t *testing.T) {
 	}
 	r := newRig(t)
 	old := captureAll
-	old.FailClosed = true
+	old.FailOutboundClosed = true
 	r.apply(old)
 	path := filepath.Join(r.folder, "state.json")
 	r.kill(r.helper)

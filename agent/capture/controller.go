@@ -35,7 +35,7 @@ type Envoy interface {
 // ControllerOptions configures a Controller.
 type ControllerOptions struct {
 	Socket     string    // of outrider-capture
-	State      string    // state file of outrider-capture, which exists while it has settings
+	StateFile  string    // state file of outrider-capture, which exists while it has settings
 	Settings   *Settings // nil: nothing is captured
 	Users      Users
 	Envoy      Envoy
@@ -95,7 +95,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	replaced := time.Now() // when the last long connection ended; at first the start of Run
 	for ctx.Err() == nil {
 		changed := c.Envoy.Changed()
-		if live, _ := c.Envoy.Serves(); !live && !c.hasState() && !c.Settings.ClosesInbound() {
+		if live, _ := c.Envoy.Serves(); !live && !c.hasState() &&
+			!c.Settings.RejectsInboundOnFailure() {
 			c.mu.Lock()
 			c.known = true // outrider-capture has no settings and captures nothing
 			c.mu.Unlock()
@@ -146,7 +147,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 			now = leaving // before the first capture: outbound connections stay direct
 		}
 		if now != applied && live ||
-			first && (live || status.OutboundRejected || c.Settings.ClosesInbound()) {
+			first && (live || status.OutboundRejected || c.Settings.RejectsInboundOnFailure()) {
 			request := c.request(now)
 			send := func(ctx context.Context) (Status, error) { return request(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
@@ -209,7 +210,8 @@ func (c *Controller) set(client *Client, status Status) {
 		}
 	}
 	severity := condition.Warning
-	if c.Settings != nil && (c.Settings.FailClosed || c.Settings.ClosesInbound()) {
+	if c.Settings != nil && (c.Settings.FailOutboundClosed ||
+		c.Settings.RejectsInboundOnFailure()) {
 		severity = condition.Error
 	}
 	raise(ConditionWithdrawn, severity,
@@ -248,7 +250,7 @@ func (c *Controller) instead(status Status) string {
 func (c *Controller) lost(err error) Status {
 	was := c.State()
 	status := Status{State: StateWithdrawn, Reason: err.Error(),
-		OutboundRejected: c.Settings.FailClosed,
+		OutboundRejected: c.Settings.FailOutboundClosed,
 		InboundRejected:  was.InboundRejected}
 	if was.InboundRejected {
 		status.State = StateClosed
@@ -324,7 +326,7 @@ func (c *Controller) Stop(ctx context.Context) {
 }
 
 func (c *Controller) hasState() bool {
-	_, err := os.Stat(c.ControllerOptions.State)
+	_, err := os.Stat(c.ControllerOptions.StateFile)
 	return err == nil
 }
 

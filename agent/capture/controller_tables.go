@@ -9,8 +9,8 @@ import "slices"
 // both families and the resolvers of the host.
 func (c *Controller) Tables() []*Table { return c.tablesWith(nil) }
 
-// TablesWithUnit returns the tables as if a unit ran, and the unit's control group.
-func (c *Controller) TablesWithUnit(unit string) ([]*Table, string) {
+// TablesIfUnitRan returns the tables as if a unit ran, and the unit's control group.
+func (c *Controller) TablesIfUnitRan(unit string) ([]*Table, string) {
 	var units []Unit
 	if root, err := cgroupMount(); err == nil && c.Settings != nil {
 		// A unitWatch without inotify need not be closed. If the search fails, the unit is assumed
@@ -32,9 +32,9 @@ func (c *Controller) tablesWith(more []Unit) (tables []*Table) {
 	}
 	_, phase, _ := c.phase()
 	settings, now := c.settings(phase), c.State()
-	users, families := c.Users, Families{true, true}
-	if now.Families.any() {
-		users, families = now.Users, now.Families
+	users, families := c.Users, AddressFamilies{true, true}
+	if now.CapturedFamilies.any() {
+		users, families = now.Users, now.CapturedFamilies
 	}
 	units := slices.Concat(now.Units, more)
 	closed := now.OutboundRejected || now.InboundRejected

@@ -77,7 +77,7 @@ func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 
 // With fail = "closed", connections still go direct after an expired trial and during a drain.
 func TestController_SaysWhatHappensInstead(t *testing.T) {
-	both := Settings{FailClosed: true, InboundClosed: true, Inbound: Ports{All: true}}
+	both := Settings{FailOutboundClosed: true, FailInboundClosed: true, Inbound: Ports{All: true}}
 	for want, status := range map[string]Status{
 		": connections go direct: ": {State: StateWithdrawn},
 		": new connections are refused: ": {State: StateClosed, OutboundRejected: true,
@@ -103,7 +103,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 	}
 	r := newRig(t)
 	closed := captureAll
-	closed.FailClosed = true
+	closed.FailOutboundClosed = true
 	r.apply(closed)
 	const refused = "dial tcp 10.2.0.1:80: connect: connection refused"
 	r.answers(soon, refused)
@@ -111,7 +111,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 		t.Helper()
 		board := condition.NewRegistry()
 		f := testController(board, settings)
-		f.Socket, f.ControllerOptions.State = r.socket(), filepath.Join(r.folder, "state.json")
+		f.Socket, f.ControllerOptions.StateFile = r.socket(), filepath.Join(r.folder, "state.json")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
@@ -141,7 +141,7 @@ func newLeaver(t *testing.T) *leaver {
 		&liveEnvoy{changed: make(chan struct{})}}
 	l.startEnvoy()
 	l.Envoy, l.Socket = l.envoy, l.socket()
-	l.ControllerOptions.State = filepath.Join(l.folder, "state.json")
+	l.ControllerOptions.StateFile = filepath.Join(l.folder, "state.json")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
@@ -293,7 +293,7 @@ func TestController_TablesOfClosed(t *testing.T) {
 	}
 }
 
-// TablesWithUnit finds a unit that runs in another slice than system.slice.
+// TablesIfUnitRan finds a unit that runs in another slice than system.slice.
 func TestController_TablesWithUnit(t *testing.T) {
 	slice := newUnit(t, fmt.Sprintf("outrider-test-%d.slice", os.Getpid()))
 	shop := newUnit(t, slice.Path+"/shop.service")
@@ -301,7 +301,7 @@ func TestController_TablesWithUnit(t *testing.T) {
 	only.Units = []string{slice.Name}
 	f := testController(condition.NewRegistry(), only)
 	for unit, want := range map[string]Decision{"shop.service": Outbound, "other.service": Direct} {
-		tables, group := f.TablesWithUnit(unit)
+		tables, group := f.TablesIfUnitRan(unit)
 		got := Explain(Connection{Protocol: "tcp", Destination: netip.MustParseAddrPort(far[0] + ":80"),
 			CGroup: group}, tables...)
 		if got.Decision != want || (group == shop.Path) != (unit == "shop.service") {

@@ -56,12 +56,12 @@ var (
 )
 
 func dnsSettings(s Settings) Settings {
-	s.DNSPort, s.FailClosed, s.InboundClosed = DNSPort, true, true
+	s.DNSPort, s.FailOutboundClosed, s.FailInboundClosed = DNSPort, true, true
 	return s
 }
 
 func transparentSettings(s Settings) Settings {
-	s.Transparent = true
+	s.PreserveClientAddress = true
 	return s
 }
 
@@ -209,7 +209,7 @@ var decisionsOfClosedInbound = []decision{
 
 // closedBoth returns the table that rejects connections in both directions.
 func closedBoth(s Settings) *Table {
-	s.FailClosed, s.InboundClosed = true, true
+	s.FailOutboundClosed, s.FailInboundClosed = true, true
 	return closedRules(&s, testUsers, nil)
 }
 
@@ -219,7 +219,7 @@ func TestDecisions(t *testing.T) {
 		return
 	}
 	other := newHosts(t)
-	dual := Families{true, true}
+	dual := AddressFamilies{true, true}
 	inboundAlone := closedInbound(captureAll)
 	dns := dnsRules(&captureDNS, testUsers, testResolvers, nil)
 	for _, group := range []struct {
@@ -237,10 +237,11 @@ func TestDecisions(t *testing.T) {
 			[]*Table{closedBoth(captureTransparent)}},
 		{"some", []*Table{BuildTable(&captureSome, testUsers, dual, nil)}, decisionsOfSome, nil},
 		{"none", []*Table{BuildTable(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
-		{"IPv4 alone", []*Table{BuildTable(&captureAll, testUsers, Families{IPv4: true}, nil)},
+		{"IPv4 alone", []*Table{BuildTable(&captureAll, testUsers, AddressFamilies{IPv4: true},
+			nil)},
 			decisionsOfIPv4Alone, nil},
 		{"IPv4 alone, closed",
-			[]*Table{BuildTable(&captureAll, testUsers, Families{IPv4: true}, nil),
+			[]*Table{BuildTable(&captureAll, testUsers, AddressFamilies{IPv4: true}, nil),
 				closedBoth(captureAll)}, decisionsOfIPv4AloneClosed, nil},
 		{"closed", []*Table{closedBoth(captureAll)}, decisionsOfClosed, nil},
 		{"closed inbound", []*Table{closedRules(&inboundAlone, testUsers, nil)},

@@ -40,8 +40,8 @@ func dnsName(instance string) string { return tableName("outrider-dns", instance
 type dnsCapture struct {
 	rules      *ownerSocket // nil: not in force
 	table      *Table
-	generation int      // of the settings from which table was made
-	families   Families // in which the proxy answers
+	generation int             // of the settings from which table was made
+	families   AddressFamilies // in which the proxy answers
 	checked    time.Time
 	answered   time.Time
 	silent     bool         // the proxy did not answer the last test query
@@ -156,7 +156,7 @@ func (h *helper) checkDNS(now time.Time, restarts bool) {
 			h.left = time.Time{} // the agent has restarted
 		}
 	case d.rules == nil || !restarts && now.Sub(d.answered) >= dnsPatience:
-		d.families = Families{}
+		d.families = AddressFamilies{}
 	}
 	d.silent = d.answered.Before(now)
 }
@@ -240,7 +240,7 @@ func readResolvers(file string) (all []netip.Addr, err error) {
 
 // dnsReceives returns the address families in which sockets of the agent's user receive packets
 // redirected to a port.
-func dnsReceives(port uint16, agent uint32) Families {
+func dnsReceives(port uint16, agent uint32) AddressFamilies {
 	receives := func(address netip.Addr) bool {
 		for _, protocol := range []sockdiag.Protocol{sockdiag.TCP, sockdiag.UDP} {
 			user, err := sockdiag.ReceiverUID(protocol, netip.AddrPortFrom(address, port))
@@ -250,12 +250,12 @@ func dnsReceives(port uint16, agent uint32) Families {
 		}
 		return true
 	}
-	return Families{IPv4: receives(loopback4), IPv6: receives(netip.IPv6Loopback())}
+	return AddressFamilies{IPv4: receives(loopback4), IPv6: receives(netip.IPv6Loopback())}
 }
 
 // dnsAnswers reports whether the DNS proxy refuses a query of class CH, as it does once it knows
 // the names of the mesh. It queries one family only, because one process has the sockets of both.
-func dnsAnswers(families Families, port uint16) bool {
+func dnsAnswers(families AddressFamilies, port uint16) bool {
 	address := loopback4
 	if !families.IPv4 {
 		address = netip.IPv6Loopback()

@@ -211,16 +211,18 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 		return
 	}
 	const four, six = "127.0.0.1:15053", "[::1]:15053"
-	none, both := Families{}, Families{IPv4: true, IPv6: true}
+	none, both := AddressFamilies{}, AddressFamilies{IPv4: true, IPv6: true}
 	for name, test := range map[string]struct {
 		udp  map[string]int // users of UDP sockets, by local address
 		tcp  int            // user of the TCP listener on all addresses
-		want Families
+		want AddressFamilies
 	}{
-		"agent":             {map[string]int{four: agentUser, six: agentUser}, agentUser, both},
-		"all addresses":     {map[string]int{"[::]:15053": agentUser}, agentUser, both},
-		"IPv4 only":         {map[string]int{four: agentUser}, agentUser, Families{IPv4: true}},
-		"stranger on ::1":   {map[string]int{four: agentUser, six: appUser}, agentUser, Families{IPv4: true}},
+		"agent":         {map[string]int{four: agentUser, six: agentUser}, agentUser, both},
+		"all addresses": {map[string]int{"[::]:15053": agentUser}, agentUser, both},
+		"IPv4 only": {map[string]int{four: agentUser}, agentUser,
+			AddressFamilies{IPv4: true}},
+		"stranger on ::1": {map[string]int{four: agentUser, six: appUser}, agentUser,
+			AddressFamilies{IPv4: true}},
 		"strangers on UDP":  {map[string]int{four: appUser, six: appUser}, agentUser, none},
 		"stranger on TCP":   {map[string]int{four: agentUser, six: agentUser}, appUser, none},
 		"agent, other host": {map[string]int{"127.0.0.2:15053": agentUser}, agentUser, none},

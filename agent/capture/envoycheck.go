@@ -26,20 +26,20 @@ type envoyCheck struct {
 	user   uint32
 	gone   bool // no socket listens: Envoy has exited and may be restarted
 	looked time.Time
-	serves Families // result of the last call of look
+	serves AddressFamilies // result of the last call of look
 	stall  stall
 }
 
 // look returns the families in which sockets of Envoy's user listen on both ports and all
 // addresses, and accept connections. If there are none, it returns the reason.
-func (c *envoyCheck) look(now time.Time) (Families, string) {
+func (c *envoyCheck) look(now time.Time) (AddressFamilies, string) {
 	// Limit the time that counts as passed: this process may have been suspended as well.
 	passed := min(now.Sub(c.looked), 2*checkEvery)
 	c.looked = now
 	sockets, err := listeners()
 	if err != nil { // this process lacks descriptors or memory
 		if c.stall.waited += passed; c.stall.waited >= stallLimit {
-			c.serves = Families{}
+			c.serves = AddressFamilies{}
 		}
 		return c.serves, err.Error()
 	}
@@ -50,10 +50,10 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 		return families, reason
 	}
 	othersWait := slices.ContainsFunc(sockets, func(s sockdiag.Socket) bool {
-		return s.Address.Port() == OutboundPort && s.UID == c.user && s.Waiting > 0
+		return s.Address.Port() == OutboundPort && s.UID == c.user && s.ReceiveQueue > 0
 	})
 	if c.stall.check(now, passed, families, c.user, othersWait) {
-		c.serves = Families{}
+		c.serves = AddressFamilies{}
 		return c.serves, fmt.Sprintf("Envoy does not accept connections on port %d", OutboundPort)
 	}
 	return families, reason
@@ -71,9 +71,9 @@ func listeners() (all []sockdiag.Socket, err error) {
 
 // evaluate returns the families in which Envoy listens. It excludes families in which another
 // user's socket accepts connections to Envoy's ports.
-func (c *envoyCheck) evaluate(sockets []sockdiag.Socket) (Families, string) {
-	listens := map[uint16]Families{}
-	var foreign Families
+func (c *envoyCheck) evaluate(sockets []sockdiag.Socket) (AddressFamilies, string) {
+	listens := map[uint16]AddressFamilies{}
+	var foreign AddressFamilies
 	stranger := ""
 	for _, s := range sockets {
 		port := s.Address.Port()
@@ -91,7 +91,7 @@ func (c *envoyCheck) evaluate(sockets []sockdiag.Socket) (Families, string) {
 		}
 	}
 	out, in := listens[OutboundPort], listens[InboundPort]
-	both := Families{IPv4: out.IPv4 && in.IPv4 && !foreign.IPv4,
+	both := AddressFamilies{IPv4: out.IPv4 && in.IPv4 && !foreign.IPv4,
 		IPv6: out.IPv6 && in.IPv6 && !foreign.IPv6}
 	c.gone = stranger == "" && !both.any()
 	switch {
@@ -106,9 +106,9 @@ func (c *envoyCheck) evaluate(sockets []sockdiag.Socket) (Families, string) {
 }
 
 // accepts returns the families of the connections that a listener accepts.
-func accepts(s sockdiag.Socket) Families {
+func accepts(s sockdiag.Socket) AddressFamilies {
 	address := s.Address.Addr()
-	return Families{IPv4: address.Unmap().Is4() || address.IsUnspecified() && !s.IPv6Only,
+	return AddressFamilies{IPv4: address.Unmap().Is4() || address.IsUnspecified() && !s.IPv6Only,
 		IPv6: address.Is6() && !address.Is4In6()}
 }
 

@@ -27,16 +27,17 @@ func TestEnvoyCheck_StrangersTakeOnlyTheirFamily(t *testing.T) {
 		name     string
 		envoy    []sockdiag.Socket
 		stranger sockdiag.Socket
-		want     Families
+		want     AddressFamilies
 	}{
-		{"::1", four, listener(appUser, "[::1]:15001"), Families{IPv4: true}},
-		{"::1 for inbound", four, listener(appUser, "[::1]:15006"), Families{IPv4: true}},
-		{"all of IPv6", four, ipv6, Families{IPv4: true}},
-		{"::1 beside both", dual, listener(appUser, "[::1]:15001"), Families{IPv4: true}},
-		{"IPv4", four, listener(appUser, "127.0.0.1:15001"), Families{}},
-		{"mapped IPv4", dual, listener(appUser, "[::ffff:127.0.0.1]:15006"), Families{IPv6: true}},
-		{"both", dual, listener(appUser, "[::]:15001"), Families{}},
-		{"without Envoy", nil, listener(appUser, "[::1]:15001"), Families{}},
+		{"::1", four, listener(appUser, "[::1]:15001"), AddressFamilies{IPv4: true}},
+		{"::1 for inbound", four, listener(appUser, "[::1]:15006"), AddressFamilies{IPv4: true}},
+		{"all of IPv6", four, ipv6, AddressFamilies{IPv4: true}},
+		{"::1 beside both", dual, listener(appUser, "[::1]:15001"), AddressFamilies{IPv4: true}},
+		{"IPv4", four, listener(appUser, "127.0.0.1:15001"), AddressFamilies{}},
+		{"mapped IPv4", dual, listener(appUser, "[::ffff:127.0.0.1]:15006"),
+			AddressFamilies{IPv6: true}},
+		{"both", dual, listener(appUser, "[::]:15001"), AddressFamilies{}},
+		{"without Envoy", nil, listener(appUser, "[::1]:15001"), AddressFamilies{}},
 	} {
 		check := envoyCheck{user: envoyUser}
 		got, reason := check.evaluate(append([]sockdiag.Socket{test.stranger}, test.envoy...))

@@ -64,7 +64,7 @@ type installed struct {
 	// generation from which the table of rules, or the nat table, was made; 0: not installed
 	generation, nat int
 	closed          int // of the table that rejects connections, or one of the constants below
-	families        Families
+	families        AddressFamilies
 	table           *Table
 }
 
@@ -231,7 +231,8 @@ func (h *helper) do(r request) error {
 	if err := next.save(h.path()); err != nil {
 		return fmt.Errorf("cannot persist the settings: %w", err)
 	}
-	if h.Settings != nil && h.Settings.Transparent && !next.Settings.Transparent {
+	if h.Settings != nil && h.Settings.PreserveClientAddress &&
+		!next.Settings.PreserveClientAddress {
 		if err := policyRoutes(false); err != nil {
 			h.logf("%v", err)
 		}
@@ -253,7 +254,7 @@ func (h *helper) tick(now time.Time) {
 		}
 	}
 	if h.Settings != nil {
-		next.State, next.Reason, next.Families = h.reconcileRules(now)
+		next.State, next.Reason, next.CapturedFamilies = h.reconcileRules(now)
 	} else {
 		h.withdraw() // outrider-capture's program before an upgrade may have installed rules
 	}
@@ -298,7 +299,7 @@ func (h *helper) quit() {
 // stop removes all tables and forgets the settings.
 func (h *helper) stop() {
 	h.withdraw()
-	if h.Settings != nil && h.Settings.Transparent {
+	if h.Settings != nil && h.Settings.PreserveClientAddress {
 		if err := policyRoutes(false); err != nil {
 			h.logf("%v", err)
 		}

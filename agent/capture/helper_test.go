@@ -29,7 +29,7 @@ func TestHelper_CapturesOnlyWhileEnvoyServes(t *testing.T) {
 	r.startEnvoy()
 	r.answers(30*time.Second, "15001")
 	s, err := r.client.Status(t.Context())
-	if err != nil || s.State != StateOn || s.Families != (Families{true, true}) ||
+	if err != nil || s.State != StateOn || s.CapturedFamilies != (AddressFamilies{true, true}) ||
 		len(s.Counters) == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -109,7 +109,7 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	}
 	r := newRig(t)
 	closed := captureAll
-	closed.FailClosed = true
+	closed.FailOutboundClosed = true
 	r.apply(closed)
 	const refused = "dial tcp 10.2.0.1:80: connect: connection refused"
 	r.answers(soon, refused)

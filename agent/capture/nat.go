@@ -2,7 +2,7 @@ package capture
 
 import "time"
 
-// keepNAT creates a table, and the policy routes for Settings.Transparent, with which established
+// keepNAT creates a table, and the policy routes for Settings.PreserveClientAddress, with which established
 // connections continue when the rules are withdrawn. The table captures nothing. The kernel
 // translates established connections only while a nat chain exists, and tracks connections only
 // while a rule refers to conntrack.
@@ -10,7 +10,7 @@ func (h *helper) keepNAT() error {
 	if h.nat != nil && h.installed.nat == h.generation {
 		return nil
 	}
-	if h.Settings.Transparent {
+	if h.Settings.PreserveClientAddress {
 		if err := policyRoutes(true); err != nil {
 			return err
 		}
@@ -25,7 +25,7 @@ func (h *helper) keepNAT() error {
 	table := &Table{Name: natName(h.instance), OwnedByHelper: !h.unowned,
 		Chains: []Chain{{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
 			Rules: []Rule{rule(ruleRedirected, Direct, redirected{})}}}}
-	if h.Settings.Transparent {
+	if h.Settings.PreserveClientAddress {
 		table.Chains = append(table.Chains, answersChain())
 	}
 	if err := socket.install(table); err != nil {
@@ -55,7 +55,7 @@ func (h *helper) reconcileNAT(now time.Time) {
 		return
 	}
 	h.looked = now
-	if h.nat != nil && h.Settings != nil && h.Settings.Transparent {
+	if h.nat != nil && h.Settings != nil && h.Settings.PreserveClientAddress {
 		if err := policyRoutes(true); err != nil {
 			h.logf("%v", err)
 		}

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// inNetwork builds outrider-capture, which newRig runs, calls parts.InOwnNetwork and returns its
+// inNetwork builds outrider-capture, which newRig runs, calls parts.RerunInOwnNetwork and returns its
 // result. The test runs in parallel to others.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
@@ -21,7 +21,7 @@ func inNetwork(t *testing.T) bool {
 func inNetworkAlone(t *testing.T) bool {
 	t.Helper()
 	parts.BuildProgram(t, "outrider-capture") // built once: each test is a process of its own
-	return parts.InOwnNetwork(t)
+	return parts.RerunInOwnNetwork(t)
 }
 
 func ip(t *testing.T, arguments string) {

@@ -12,7 +12,7 @@ type phase int
 
 const (
 	staying phase = iota
-	leaving       // with InboundClosed it lasts until Stop
+	leaving       // with FailInboundClosed it lasts until Stop
 	left
 )
 
@@ -35,7 +35,7 @@ func (c *Controller) phase() (live bool, now phase, ended <-chan time.Time) {
 	switch rest := time.Until(ends); {
 	case ends.IsZero():
 		return live, staying, nil
-	case c.Settings.ClosesInbound():
+	case c.Settings.RejectsInboundOnFailure():
 		return live, leaving, nil
 	case rest > 0 && c.inbound():
 		return live, leaving, time.After(rest)

@@ -27,7 +27,7 @@ const (
 )
 
 // newProbe starts to connect to a port of this host.
-func newProbe(families Families, port uint16) (*acceptProbe, error) {
+func newProbe(families AddressFamilies, port uint16) (*acceptProbe, error) {
 	domain, address := unix.AF_INET, netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if !families.IPv4 {
 		domain, address = unix.AF_INET6, netip.IPv6Loopback()

@@ -10,11 +10,12 @@ import (
 // UncapturedFamily returns a sentence if only one address family is captured and other hosts can
 // reach this host over the other family. Otherwise it returns "".
 func (s Status) UncapturedFamily() string {
-	if !s.State.InForce() || s.Families.IPv4 == s.Families.IPv6 || !hostHas(s.Families.IPv4) {
+	if !s.State.InForce() || s.CapturedFamilies.IPv4 == s.CapturedFamilies.IPv6 ||
+		!hostHas(s.CapturedFamilies.IPv4) {
 		return ""
 	}
 	family, instead := "IPv4", "go direct"
-	if s.Families.IPv4 {
+	if s.CapturedFamilies.IPv4 {
 		family = "IPv6"
 	}
 	if s.InboundRejected {
@@ -61,10 +62,10 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 	if now.PID != 0 {
 		users = now.Users
 	}
-	wanted := BuildTable(settings, users, Families{true, true}, nil)
+	wanted := BuildTable(settings, users, AddressFamilies{true, true}, nil)
 	var tables []*Table
 	if now.State.InForce() {
-		tables = append(tables, BuildTable(settings, users, now.Families, nil))
+		tables = append(tables, BuildTable(settings, users, now.CapturedFamilies, nil))
 	}
 	if now.InboundRejected {
 		tables = append(tables, closedRules(settings, users, nil))
@@ -82,7 +83,7 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 			return true, found.ConfigKey, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
 		// outrider-capture has withdrawn the rules, for example after a trial
-		case connected && settings.ClosesInbound():
+		case connected && settings.RejectsInboundOnFailure():
 			return true, cmp.Or(now.Reason, "capture is "+string(now.State)),
 				`run "outrider capture confirm"`
 		case connected || now.Reason == "":

@@ -12,7 +12,7 @@ import (
 // differ from those of the configuration.
 func TestController_Reach(t *testing.T) {
 	some := captureSome
-	some.InboundClosed = true
+	some.FailInboundClosed = true
 	for _, test := range []struct {
 		name     string
 		settings *Settings
@@ -24,15 +24,17 @@ func TestController_Reach(t *testing.T) {
 		{name: "no interception", to: "192.0.2.1:80", why: `mode is "none"`,
 			fix: `mode = "redirect"`},
 		{name: "captured", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
-			status: Status{State: StateOn, Families: Families{true, true}}},
+			status: Status{State: StateOn, CapturedFamilies: AddressFamilies{true, true}}},
 		{name: "captured in a trial", settings: &captureAll, client: &Client{}, to: "[fe80::1]:80",
-			status: Status{State: StateTrial, Families: Families{true, true}}},
+			status: Status{State: StateTrial, CapturedFamilies: AddressFamilies{true, true}}},
 		{name: "a family without Envoy", settings: &captureAll, client: &Client{},
-			to: "[fe80::1]:80", status: Status{State: StateOn, Families: Families{IPv4: true}},
+			to: "[fe80::1]:80", status: Status{State: StateOn,
+				CapturedFamilies: AddressFamilies{IPv4: true}},
 			why: "Envoy does not listen on this address family", fix: `fail_inbound = "closed"`},
 		{name: "a family without Envoy, closed", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "[fe80::1]:80",
-			status: Status{State: StateOn, Families: Families{IPv4: true}, InboundRejected: true}},
+			status: Status{State: StateOn, CapturedFamilies: AddressFamilies{IPv4: true},
+				InboundRejected: true}},
 		{name: "withdrawn", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
 			status: Status{State: StateWithdrawn, Reason: "Envoy drains"},
 			why:    "capture is withdrawn: Envoy drains", fix: `fail_inbound = "closed"`},
@@ -44,8 +46,9 @@ func TestController_Reach(t *testing.T) {
 				Reason: "the trial ended"}, why: "the trial ended",
 			fix: "outrider capture confirm"},
 		{name: "a port that is not captured", settings: &some, client: &Client{},
-			to: "192.0.2.1:80", status: Status{State: StateOn, Families: Families{true, true},
-				InboundRejected: true}, why: "inbound_ports does not contain it", fix: "add it"},
+			to: "192.0.2.1:80", status: Status{State: StateOn,
+				CapturedFamilies: AddressFamilies{true, true},
+				InboundRejected:  true}, why: "inbound_ports does not contain it", fix: "add it"},
 		{name: "no helper", settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
 			status: Status{State: StateWithdrawn, Reason: "connection refused"},
 			why:    "outrider-capture does not answer: connection refused",
@@ -76,7 +79,8 @@ func TestController_FamilyWithoutEnvoy(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		board := condition.NewRegistry()
 		f := testController(board, captureAll)
-		status := Status{State: StateOn, Families: Families{IPv4: true}, InboundRejected: closed}
+		status := Status{State: StateOn, CapturedFamilies: AddressFamilies{IPv4: true},
+			InboundRejected: closed}
 		f.set(&Client{}, status)
 		if all := board.Conditions(); (len(all) == 1 &&
 			all[0].Code == ConditionFamilyUncaptured) == closed {
@@ -88,7 +92,8 @@ func TestController_FamilyWithoutEnvoy(t *testing.T) {
 			t.Errorf("closed %t: %q", closed, status.UncapturedFamily())
 		}
 	}
-	if s := (Status{State: StateOn, Families: Families{IPv6: true}}); s.UncapturedFamily() != "" {
+	if s := (Status{State: StateOn,
+		CapturedFamilies: AddressFamilies{IPv6: true}}); s.UncapturedFamily() != "" {
 		t.Errorf("without an address of IPv4: %q", s.UncapturedFamily())
 	}
 }

@@ -54,9 +54,9 @@ func (h *helper) heldBack() string {
 }
 
 // reconcileRules installs or withdraws the rules.
-func (h *helper) reconcileRules(now time.Time) (State, string, Families) {
+func (h *helper) reconcileRules(now time.Time) (State, string, AddressFamilies) {
 	reason := h.heldBack()
-	var families Families
+	var families AddressFamilies
 	if reason != "" {
 		h.check.stall.reset()
 	} else {
@@ -71,17 +71,17 @@ func (h *helper) reconcileRules(now time.Time) (State, string, Families) {
 		}
 	}
 	if !families.any() {
-		if h.Settings.Transparent && h.check.gone &&
+		if h.Settings.PreserveClientAddress && h.check.gone &&
 			strings.HasSuffix(reason, fmt.Sprint(InboundPort)) {
 			reason += `; mode = "tproxy" needs the drop-in /usr/share/doc/outrider/tproxy.conf of ` +
 				"outrider-envoy.service"
 		}
 		h.withdraw()
-		return StateWithdrawn, reason, Families{}
+		return StateWithdrawn, reason, AddressFamilies{}
 	}
 	if err := h.put(families); err != nil {
 		h.withdraw()
-		return StateWithdrawn, err.Error(), Families{}
+		return StateWithdrawn, err.Error(), AddressFamilies{}
 	}
 	if !h.Until.IsZero() {
 		return StateTrial, "", families
@@ -90,7 +90,7 @@ func (h *helper) reconcileRules(now time.Time) (State, string, Families) {
 }
 
 // put installs the rules if they are not in force.
-func (h *helper) put(families Families) error {
+func (h *helper) put(families AddressFamilies) error {
 	if h.rules != nil && h.installed.generation == h.generation &&
 		h.installed.families == families {
 		return nil

@@ -73,7 +73,7 @@ func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed := captureTransparent
-	closed.FailClosed = true
+	closed.FailOutboundClosed = true
 	r.apply(closed)
 	const fault = "cannot change what is refused"
 	for range 5 { // each request makes outrider-capture try again

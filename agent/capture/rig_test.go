@@ -74,7 +74,7 @@ func (r *rig) start() {
 func (r *rig) startEnvoy() {
 	r.t.Helper()
 	// opened as root, because Envoy's user cannot access the program's folder
-	program, err := os.Open(parts.Envoy(r.t))
+	program, err := os.Open(parts.EnvoyPath(r.t))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ var loopbackNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
 // BuildTable returns the nftables table for the settings; running are the units of the settings
 // that run. The number of rules is independent of the number of ports and networks. For units it
 // depends only on the number of levels of their control groups.
-func BuildTable(s *Settings, users Users, families Families, running []Unit) *Table {
+func BuildTable(s *Settings, users Users, families AddressFamilies, running []Unit) *Table {
 	b := &builder{table: &Table{Name: TableName(s.Instance), OwnedByHelper: true}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
 	b.table.Chains = []Chain{
@@ -61,7 +61,7 @@ func BuildTable(s *Settings, users Users, families Families, running []Unit) *Ta
 		b.untranslated(s, users, families),
 	}
 	// TPROXY does not depend on conntrack, which makes the kernel skip the redirection of some SYNs
-	if s.Transparent {
+	if s.PreserveClientAddress {
 		b.table.Chains[1] = transparentChain(b.table.Chains[1].Rules)
 	} else {
 		b.table.Chains = append(b.table.Chains, b.unredirected(s, families))
@@ -80,7 +80,7 @@ func rule(key string, decision Decision, matches ...match) Rule {
 }
 
 // start returns the rules that exempt traffic which is never captured.
-func (b *builder) start(families Families) []Rule {
+func (b *builder) start(families AddressFamilies) []Rule {
 	rules := []Rule{rule(ruleEstablished, Direct, notSYN{})}
 	for _, f := range []struct{ ipv6, served bool }{{false, families.IPv4}, {true, families.IPv6}} {
 		if !f.served {
@@ -93,7 +93,7 @@ func (b *builder) start(families Families) []Rule {
 // outbound returns the rules for connections that this host makes.
 func (b *builder) outbound(s *Settings, users Users) []Rule {
 	rules := []Rule{rule(ruleAgent, Direct, user{b.users("agent", users.Agent)})}
-	if s.Transparent {
+	if s.PreserveClientAddress {
 		rules = append(rules, rule(ruleOriginalSource, Direct, marked{}))
 	}
 	envoy := user{b.users("envoy", users.Envoy)}

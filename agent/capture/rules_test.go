@@ -106,7 +106,8 @@ func TestDecisions_OfUnits(t *testing.T) {
 	} {
 		settings := captureAll
 		settings.Units, settings.ExcludeUnits = test.units, test.exclude
-		table := BuildTable(&settings, testUsers, Families{true, true}, []Unit{slice, web, batch})
+		table := BuildTable(&settings, testUsers, AddressFamilies{true, true}, []Unit{slice, web,
+			batch})
 		socket, err := newOwnerSocket()
 		if err != nil {
 			t.Fatal(err)
@@ -168,7 +169,7 @@ func TestRules_SpareEstablishedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(BuildTable(&captureAll, testUsers, Families{true, true},
+	if err := socket.install(BuildTable(&captureAll, testUsers, AddressFamilies{true, true},
 		nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.RunOn(t, func() { ip(t, "route add default via "+third.Peer) })
-	table := BuildTable(&captureAll, testUsers, Families{true, true}, nil)
+	table := BuildTable(&captureAll, testUsers, AddressFamilies{true, true}, nil)
 	socket, err := newOwnerSocket()
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +220,8 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 	published := netip.AddrPortFrom(netip.MustParseAddr(third.Peer), 8888)
 	forwarded := netip.AddrPortFrom(published.Addr(), 8889)
 	for _, settings := range []*Settings{&captureAll, &captureTransparent} {
-		for _, table := range []*Table{BuildTable(settings, testUsers, Families{true, true}, nil),
+		for _, table := range []*Table{BuildTable(settings, testUsers, AddressFamilies{true, true},
+			nil),
 			closedBoth(*settings)} {
 			if err := socket.install(table); err != nil {
 				t.Fatal(err)
@@ -227,10 +229,12 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		}
 		third.RunOn(t, func() {
 			if answer := dial(t, "tcp", netip.Addr{}, published); answer != "far 80" {
-				t.Errorf("a published port, transparent %t: %q", settings.Transparent, answer)
+				t.Errorf("a published port, transparent %t: %q", settings.PreserveClientAddress,
+					answer)
 			}
 			if answer := dial(t, "tcp", netip.Addr{}, forwarded); answer != "here 80" {
-				t.Errorf("a forwarded port, transparent %t: %q", settings.Transparent, answer)
+				t.Errorf("a forwarded port, transparent %t: %q", settings.PreserveClientAddress,
+					answer)
 			}
 		})
 	}
@@ -243,7 +247,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 // Ports and networks are set elements, so their number does not change the number of rules.
 func TestRules_NumberIsConstant(t *testing.T) {
 	count := func(s *Settings) (rules int) {
-		for _, c := range BuildTable(s, testUsers, Families{true, true}, nil).Chains {
+		for _, c := range BuildTable(s, testUsers, AddressFamilies{true, true}, nil).Chains {
 			rules += len(c.Rules)
 		}
 		return rules
@@ -277,7 +281,8 @@ func TestInstall_OfManyPortsAndNetworks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(BuildTable(&many, testUsers, Families{true, true}, nil)); err != nil {
+	if err := socket.install(BuildTable(&many, testUsers, AddressFamilies{true, true},
+		nil)); err != nil {
 		t.Fatal(err)
 	}
 }

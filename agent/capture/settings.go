@@ -30,13 +30,13 @@ type Settings struct {
 	// Units restricts outbound capture to processes of these systemd units; none: no restriction.
 	Units        []string `json:"units,omitempty"`
 	ExcludeUnits []string `json:"exclude_units,omitempty"`
-	// Transparent preserves the client's address in inbound connections.
-	Transparent bool `json:"transparent,omitempty"`
-	// FailClosed rejects outbound connections that cannot be captured because Envoy does not serve.
-	// InboundClosed rejects inbound connections that cannot be captured because Envoy does not
+	// PreserveClientAddress preserves the client's address in inbound connections.
+	PreserveClientAddress bool `json:"transparent,omitempty"`
+	// FailOutboundClosed rejects outbound connections that cannot be captured because Envoy does not serve.
+	// FailInboundClosed rejects inbound connections that cannot be captured because Envoy does not
 	// serve or does not serve their address family.
-	FailClosed    bool `json:"fail_closed,omitempty"`
-	InboundClosed bool `json:"inbound_closed,omitempty"`
+	FailOutboundClosed bool `json:"fail_closed,omitempty"`
+	FailInboundClosed  bool `json:"inbound_closed,omitempty"`
 	// InboundOnly captures neither outbound connections nor queries, because Envoy drains or has
 	// not served yet. It is not a key of [capture], and a change of it starts no trial.
 	InboundOnly bool `json:"inbound_only,omitempty"`
@@ -70,10 +70,10 @@ func (s *Settings) dnsPort() uint16 {
 }
 
 // closesOutbound reports whether outbound connections are rejected instead of going direct.
-func (s *Settings) closesOutbound() bool { return s.FailClosed && !s.InboundOnly }
+func (s *Settings) closesOutbound() bool { return s.FailOutboundClosed && !s.InboundOnly }
 
-// ClosesInbound reports whether inbound connections are rejected instead of going direct.
-func (s *Settings) ClosesInbound() bool { return s.InboundClosed && s.Inbound.any() }
+// RejectsInboundOnFailure reports whether inbound connections are rejected instead of going direct.
+func (s *Settings) RejectsInboundOnFailure() bool { return s.FailInboundClosed && s.Inbound.any() }
 
 // NewSettings returns the settings of an instance's configuration, nil if nothing is captured.
 func NewSettings(c *config.Config, instance string) *Settings {
@@ -84,16 +84,16 @@ func NewSettings(c *config.Config, instance string) *Settings {
 	s := &Settings{Instance: instance,
 		Inbound: Ports{All: inbound.All,
 			List: portNumbers(inbound.List)},
-		ExcludeInbound:       portNumbers(c.Capture.ExcludeInboundPorts),
-		Outbound:             networks(c.Capture.OutboundCIDRs),
-		ExcludeOutbound:      networks(c.Capture.ExcludeOutboundCIDRs),
-		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
-		Transparent:          c.Capture.Mode == "tproxy",
-		FailClosed:           c.Capture.Fail == "closed",
-		InboundClosed:        c.RejectsInboundOnFailure(),
-		TrialDuration:        c.Capture.Trial,
-		Units:                c.Capture.Units,
-		ExcludeUnits:         c.Capture.ExcludeUnits,
+		ExcludeInbound:        portNumbers(c.Capture.ExcludeInboundPorts),
+		Outbound:              networks(c.Capture.OutboundCIDRs),
+		ExcludeOutbound:       networks(c.Capture.ExcludeOutboundCIDRs),
+		ExcludeOutboundPorts:  portNumbers(c.Capture.ExcludeOutboundPorts),
+		PreserveClientAddress: c.Capture.Mode == "tproxy",
+		FailOutboundClosed:    c.Capture.Fail == "closed",
+		FailInboundClosed:     c.RejectsInboundOnFailure(),
+		TrialDuration:         c.Capture.TrialDuration,
+		Units:                 c.Capture.Units,
+		ExcludeUnits:          c.Capture.ExcludeUnits,
 	}
 	if c.Capture.DNS {
 		s.DNSPort = portOf(c.DNS.Listen)

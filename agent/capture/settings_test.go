@@ -33,7 +33,7 @@ func TestNewSettings(t *testing.T) {
 		ExcludeInbound: []uint16{22}, Outbound: networks([]string{"10.0.0.0/8", "192.0.2.1/32",
 			"fd00::/8"}), ExcludeOutbound: networks([]string{"0.0.0.0/0", "::/0"}),
 		ExcludeOutboundPorts: []uint16{25}, AgentPorts: []uint16{15020, 15021}, DNSPort: 15053,
-		FailClosed: true, InboundClosed: true}
+		FailOutboundClosed: true, FailInboundClosed: true}
 	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	if diff := cmp.Diff(want, got, same); diff != "" {
 		t.Error(diff)
@@ -69,7 +69,7 @@ func TestNewSettings_InboundWithIdentity(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := NewSettings(loaded.Config, "")
-		if s.Inbound.All != test.all || s.InboundClosed != test.closed {
+		if s.Inbound.All != test.all || s.FailInboundClosed != test.closed {
 			t.Errorf("%+v: %+v", test, s)
 		}
 	}

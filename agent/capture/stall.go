@@ -38,7 +38,7 @@ type seen struct {
 
 // check reports whether Envoy makes no progress. passed is the time since the last call; queueWaits
 // reports that connections wait to be accepted.
-func (s *stall) check(now time.Time, passed time.Duration, families Families, envoy uint32,
+func (s *stall) check(now time.Time, passed time.Duration, families AddressFamilies, envoy uint32,
 	queueWaits bool) bool {
 	if s.probe != nil {
 		switch s.probe.state(queueWaits) {
@@ -75,13 +75,13 @@ func (s *stall) progress(envoy uint32) (progress bool) {
 		was, known := s.seen[c.Cookie]
 		switch {
 		case known:
-			progress = progress || accepted && !was.accepted || c.Waiting < was.unread
+			progress = progress || accepted && !was.accepted || c.ReceiveQueue < was.unread
 			delete(s.seen, c.Cookie)
 		case accepted:
 			progress = progress || !first
 		}
 		if len(next) < maxSeen {
-			next[c.Cookie] = seen{accepted, c.Waiting}
+			next[c.Cookie] = seen{accepted, c.ReceiveQueue}
 		}
 	}, sockdiag.Established, sockdiag.CloseWait)
 	for _, ended := range s.seen {

@@ -53,11 +53,12 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 		}
 	}
 	trial := captureAll
-	trial.TrialDuration, trial.FailClosed, trial.DNSPort = 2*time.Second, true, DNSPort
+	trial.TrialDuration, trial.FailOutboundClosed, trial.DNSPort = 2*time.Second, true, DNSPort
 	r.apply(trial)
 	r.answers(soon, "15001")
 	state(StateTrial)
-	r.answers(3*time.Second, "far 80") // goes direct after the trial although FailClosed is set
+	r.answers(3*time.Second,
+		"far 80") // goes direct after the trial although FailOutboundClosed is set
 	r.kill(r.helper)
 	r.start()
 	r.apply(trial) // a restarted agent applies the same settings again: no new trial

@@ -118,7 +118,7 @@ func TestUnanswered_PassthroughOfEnvoyIsInNobodysWay(t *testing.T) {
 	r.apply(captureAll)
 	r.captures(StateOn)
 	closed := captureAll
-	closed.FailClosed = true
+	closed.FailOutboundClosed = true
 	r.apply(closed) // adds the table that rejects: chains of a newer table see packets first
 	for i, to := range virtual {
 		for _, user := range []int{envoyUser, agentUser} {

@@ -17,7 +17,7 @@ const ruleUnanswered = "direct connection without an answer before"
 // does not: conntrack has an unanswered connection with the same addresses and ports, which Envoy
 // itself opened or which began while the rules were missing. outrider-capture then deletes the
 // conntrack entry, and the SYN retransmitted a second later is redirected.
-func (b *builder) untranslated(s *Settings, users Users, families Families) Chain {
+func (b *builder) untranslated(s *Settings, users Users, families AddressFamilies) Chain {
 	b.table.Counter = counterUnanswered
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
 	for _, r := range b.outbound(s, users) {
@@ -42,7 +42,7 @@ const ruleUnredirected = "inbound connection that was not redirected"
 // without it they would reach the application. The kernel does not redirect a SYN that it considers
 // invalid, or whose connection conntrack knows from an earlier unanswered segment. A client can
 // cause both.
-func (b *builder) unredirected(s *Settings, families Families) Chain {
+func (b *builder) unredirected(s *Settings, families AddressFamilies) Chain {
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}),
 		rule(ruleLoopback, Direct, loopback{arriving: true}))
 	for _, r := range b.inbound(s) {

@@ -71,6 +71,6 @@ func (s *Settings) Validate() error {
 // upgrade converts settings of an earlier protocol version to their current meaning.
 func (s *Settings) upgrade(protocol int) {
 	if protocol < 2 {
-		s.InboundClosed = s.FailClosed
+		s.FailInboundClosed = s.FailOutboundClosed
 	}
 }

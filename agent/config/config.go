@@ -8,7 +8,7 @@ import "time"
 //
 // After Load every path is absolute, every socket and directory with a default location is set, and
 // "credential:NAME" is the path of that credential. A key is empty only if its empty value means
-// "off", "none" or "detect" (see Node.Resolve for the last).
+// "off", "none" or "detect" (see Node.WithHostDefaults for the last).
 type Config struct {
 	Paths     Paths
 	Node      Node
@@ -97,12 +97,12 @@ type Envoy struct {
 
 // Reload holds the keys of [reload].
 type Reload struct {
-	Watch     bool
-	OnRequest string // "always" or "if-changed"
-	Files     []string
-	Debounce  time.Duration
-	MaxDelay  time.Duration
-	Validate  bool
+	Watch             bool
+	NewEpochOnRequest string // "always" or "if-changed"
+	Files             []string
+	Debounce          time.Duration
+	MaxDelay          time.Duration
+	Validate          bool
 }
 
 // Discovery holds the keys of [discovery].
@@ -123,7 +123,7 @@ type Discovery struct {
 	PilotIdentity    string
 	MixerIdentity    string
 	DebugAddress     string
-	Proxy            bool
+	ProxyXDS         bool
 }
 
 // Identity holds the keys of [identity].
@@ -135,7 +135,7 @@ type Identity struct {
 	CredentialsDir  string
 	CredentialsSDS  string
 	RestartOnChange bool
-	Wait            time.Duration
+	CertificateWait time.Duration
 	CAAddress       string
 	TokenFile       string
 	ProvCertDir     string
@@ -162,7 +162,7 @@ type XDS struct {
 type Status struct {
 	Address            string // "" = off
 	ReadyPort          int    // 0 = off
-	Control            string // "off" or "loopback"
+	ProxyControl       string // "off" or "loopback"
 	ApplicationMetrics string // URL
 	Probes             map[string]Probe
 }
@@ -194,16 +194,16 @@ type Health struct {
 // workload that registers itself always has a health: without a probe, that of the proxy.
 func (c *Config) ReportsHealth() bool {
 	d, h := c.Discovery, c.Health
-	return len(d.Addresses) > 0 && d.Proxy && (c.Node.WorkloadGroup != "" || h.HTTP != "" ||
+	return len(d.Addresses) > 0 && d.ProxyXDS && (c.Node.WorkloadGroup != "" || h.HTTP != "" ||
 		h.TCP != "" || h.GRPC != "" || len(h.Exec) > 0 || h.Unit != "")
 }
 
 // DNS holds the keys of [dns].
 type DNS struct {
-	Listen   string // "" = off
-	Upstream []string
-	Parallel bool
-	Resolved bool
+	Listen          string // "" = off
+	Upstream        []string
+	Parallel        bool
+	SystemdResolved bool
 }
 
 // Capture holds the keys of [capture].
@@ -219,7 +219,7 @@ type Capture struct {
 	Fail                 string // "open" or "closed"; for outbound connections
 	FailInbound          string // "auto", "open" or "closed"
 	MaxConnections       int    // of each captured listener; 0: no limit
-	Trial                time.Duration
+	TrialDuration        time.Duration
 }
 
 // Ports is a set of ports: all ("*"), those that Config.InboundPorts derives ("auto"), or the
@@ -269,19 +269,19 @@ type STS struct {
 
 // Telemetry holds the keys of [telemetry].
 type Telemetry struct {
-	StatsdUDPAddress    string
-	MetricsService      string
-	AccessLogService    string
-	DisableInternal     bool
-	PrometheusAddress   string // "" = off
-	Stats               string // "default" or "all"
-	StatsPrefixes       []string
-	StatsSuffixes       []string
-	StatsRegexps        []string // RE2
-	AccessLogFile       string
-	AccessLogFormat     string
-	MetricsServiceTLS   TLSSettings
-	AccessLogServiceTLS TLSSettings
+	StatsdUDPAddress         string
+	MetricsService           string
+	AccessLogService         string
+	DisableInternalTelemetry bool
+	PrometheusAddress        string // "" = off
+	Stats                    string // "default" or "all"
+	StatsPrefixes            []string
+	StatsSuffixes            []string
+	StatsRegexps             []string // RE2
+	AccessLogFile            string
+	AccessLogFormat          string
+	MetricsServiceTLS        TLSSettings
+	AccessLogServiceTLS      TLSSettings
 }
 
 // TLSSettings is [telemetry.metrics_service_tls] and [telemetry.access_log_service_tls]: Istio's
@@ -310,7 +310,7 @@ type Bus struct{ Enabled bool }
 
 // Log holds the keys of [log].
 type Log struct {
-	Level  string // "debug", "info", "warn" or "error"
-	Format string // "auto", "journal", "tint" or "json"
-	Envoy  bool
+	Level        string // "debug", "info", "warn" or "error"
+	Format       string // "auto", "journal", "tint" or "json"
+	IncludeEnvoy bool
 }

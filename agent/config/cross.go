@@ -123,7 +123,7 @@ func (x *crossCheck) captureDNS() {
 
 func (x *crossCheck) captureTrial() {
 	closed := x.Capture.Fail == "closed" || x.RejectsInboundOnFailure()
-	if x.Capture.Mode != "none" && x.Capture.Trial > 0 && closed {
+	if x.Capture.Mode != "none" && x.Capture.TrialDuration > 0 && closed {
 		x.warn([]string{"capture.trial", "capture.fail", "capture.fail_inbound"},
 			`remove capture.trial after "outrider capture confirm"`,
 			"an unconfirmed trial also ends capture.fail and capture.fail_inbound: connections then "+
@@ -134,7 +134,7 @@ func (x *crossCheck) captureTrial() {
 // resolved checks that the DNS proxy forwards queries of systemd-resolved to a server other than
 // systemd-resolved, which would send them back to the proxy.
 func (x *crossCheck) resolved() {
-	if !x.DNS.Resolved {
+	if !x.DNS.SystemdResolved {
 		return
 	}
 	if x.DNS.Listen == "" {

@@ -33,7 +33,7 @@ func (x *crossCheck) upstream() {
 		case !k.set || x.Envoy.TemplateFile != "": // a bootstrap template may use the key
 		case !upstream && !x.signs(k.key):
 			x.warn([]string{k.key}, "set "+address, "has no effect without %s", address)
-		case !d.Proxy && strings.HasPrefix(k.key, "health."):
+		case !d.ProxyXDS && strings.HasPrefix(k.key, "health."):
 			x.warn([]string{k.key}, "remove it, or discovery.proxy",
 				"has no effect: Envoy connects to the upstream server itself")
 		case upstream && k.tls && !d.UsesTLS():
@@ -70,17 +70,17 @@ func (x *crossCheck) upstream() {
 		x.refuse([]string{address}, "set discovery.auth, or use addresses of one kind",
 			"%s is plaintext and others of the list are not", quote(d.Addresses[plaintext]))
 	}
-	if !d.Proxy && len(d.Addresses) > 1 {
+	if !d.ProxyXDS && len(d.Addresses) > 1 {
 		x.refuse([]string{"discovery.proxy"}, "remove the key, or all but one of "+address,
 			"Envoy itself does not change between the %d addresses of %s", len(d.Addresses), address)
 	}
 	i := x.Identity
 	token := i.TokenFile != "" && d.UsesTLS() && d.Auth != "mtls"
 	switch {
-	case !d.Proxy && d.PilotIdentity != "":
+	case !d.ProxyXDS && d.PilotIdentity != "":
 		x.refuse([]string{"discovery.proxy"}, "remove discovery.pilot_identity or discovery.proxy",
 			"Envoy cannot check the suffix of an identity (discovery.pilot_identity)")
-	case !d.Proxy && token:
+	case !d.ProxyXDS && token:
 		x.refuse([]string{"discovery.proxy"}, `set discovery.auth = "mtls", or remove the key`,
 			"Envoy cannot send the token of identity.token_file to the upstream server")
 	}

@@ -18,7 +18,7 @@ type Interface struct {
 	Addresses []netip.Addr
 }
 
-// Host provides the host's properties that Node.Resolve needs.
+// Host provides the host's properties that Node.WithHostDefaults needs.
 type Host struct {
 	Hostname   func() (string, error)
 	Interfaces func() ([]Interface, error) // in the operating system's order
@@ -27,9 +27,9 @@ type Host struct {
 // ThisHost returns a Host that queries the operating system.
 func ThisHost() Host { return Host{os.Hostname, systemInterfaces} }
 
-// Resolve fills in an empty ID, IP and Domain. If IP was empty, unset ExtraIPs get an address of
+// WithHostDefaults fills in an empty ID, IP and Domain. If IP was empty, unset ExtraIPs get an address of
 // the other family, if the host has one.
-func (n Node) Resolve(host Host) (Node, error) {
+func (n Node) WithHostDefaults(host Host) (Node, error) {
 	if n.ID == "" {
 		name, err := host.Hostname()
 		if err != nil {

@@ -51,7 +51,7 @@ func TestResolve(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			host := Host{func() (string, error) { return "vm", nil },
 				func() ([]Interface, error) { return test.interfaces, nil }}
-			node, err := of(t, test.node).Config.Node.Resolve(host)
+			node, err := of(t, test.node).Config.Node.WithHostDefaults(host)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func TestResolve_DualStack(t *testing.T) {
 		{`node.ip = "10.0.0.6"`, []Interface{{"eth0", true, all("10.0.0.5", "2001:db8::5")}},
 			"10.0.0.6 []"},
 	} {
-		node, err := of(t, test.node).Config.Node.Resolve(Host{
+		node, err := of(t, test.node).Config.Node.WithHostDefaults(Host{
 			func() (string, error) { return "vm", nil },
 			func() ([]Interface, error) { return test.interfaces, nil }})
 		if got := fmt.Sprint(node.IP, " ", node.ExtraIPs); err != nil || got != test.want {
@@ -107,7 +107,7 @@ func TestResolveTellsWhatItTried(t *testing.T) {
 		},
 			func() ([]Interface, error) { return nil, fail }},
 	} {
-		if _, err := node.Resolve(host); err == nil || err.Error() != want ||
+		if _, err := node.WithHostDefaults(host); err == nil || err.Error() != want ||
 			!errors.Is(err, fail) {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -115,7 +115,7 @@ func TestResolveTellsWhatItTried(t *testing.T) {
 }
 
 func TestThisHost(t *testing.T) {
-	node, err := of(t, "").Config.Node.Resolve(ThisHost())
+	node, err := of(t, "").Config.Node.WithHostDefaults(ThisHost())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,8 @@ var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 // Outrider already use them.
 func reservedInstances() []string { return []string{"envoy", "outrider", "discoveryd"} }
 
-// CheckInstance returns an error if name is not a valid instance name.
-func CheckInstance(name string) error {
+// CheckInstanceName returns an error if name is not a valid instance name.
+func CheckInstanceName(name string) error {
 	if p := checkInstance(name); p != nil {
 		return p
 	}
@@ -62,9 +62,9 @@ func checkInstance(name string) *Error {
 	return nil
 }
 
-// ForFile returns options that load another main file. If the file belongs to an instance in
+// WithMainFile returns options that load another main file. If the file belongs to an instance in
 // ConfigDirectory, the options select that instance with its drop-ins and directories.
-func (o Options) ForFile(file string) Options {
+func (o Options) WithMainFile(file string) Options {
 	o.Path = file
 	absolute, err := filepath.Abs(file)
 	if err != nil {

@@ -3,7 +3,7 @@
 // Load merges the main file and its drop-ins key by key. It reports all errors at once, each with
 // file, line, key and fix. Loaded records the source of each value, and Compare returns the effect
 // of each change on a running agent. The package reads only the files that Options select and, in
-// Node.Resolve, the host's name and addresses.
+// Node.WithHostDefaults, the host's name and addresses.
 package config
 
 import (

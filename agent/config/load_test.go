@@ -251,7 +251,7 @@ func TestInstanceNames(t *testing.T) {
 			`- and _, the first one a letter or digit`,
 	} {
 		got := ""
-		if err := CheckInstance(name); err != nil {
+		if err := CheckInstanceName(name); err != nil {
 			got = err.Error()
 			if _, loadErr := Load(Options{Instance: name}); loadErr == nil ||
 				loadErr.Error() != got {

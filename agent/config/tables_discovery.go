@@ -52,7 +52,7 @@ func discoveryTable(d *Discovery) table {
 		setting("debug_address", &d.DebugAddress, "127.0.0.1:15004", Start,
 			`tap: /debug/<type> forwarded upstream; "" = off`).
 			plays("PROXY_XDS_DEBUG_VIA_AGENT").must(optional(listenAddress)),
-		setting("proxy", &d.Proxy, true, Epoch, "false: Envoy connects to address itself").
+		setting("proxy", &d.ProxyXDS, true, Epoch, "false: Envoy connects to address itself").
 			plays("PROXY_XDS_VIA_AGENT"),
 	}}
 }

@@ -124,7 +124,7 @@ func reloadTable(r *Reload) table {
 	return table{name: "reload", keys: []key{
 		setting("watch", &r.Watch, true, Start,
 			"a file that changed starts an epoch, if its content calls for one"),
-		setting("on_request", &r.OnRequest, "always", Live,
+		setting("on_request", &r.NewEpochOnRequest, "always", Live,
 			"SIGHUP, systemctl reload: always | if-changed start a new epoch").
 			must(oneOf("always", "if-changed")),
 		setting("files", &r.Files, nil, Live,

@@ -10,7 +10,7 @@ func dnsTable(d *DNS) table {
 			must(each(resolverAddress)),
 		setting("parallel", &d.Parallel, false, Live, "query all of them at once; false = the next one "+
 			"after an error or a second").plays("DNS_FORWARD_PARALLEL"),
-		setting("resolved", &d.Resolved, false, Start,
+		setting("resolved", &d.SystemdResolved, false, Start,
 			"route the mesh's domains to it through systemd-resolved"),
 	}}
 }
@@ -50,9 +50,10 @@ func captureTable(c *Capture) table {
 			setting("max_connections", &c.MaxConnections, 20000, Epoch,
 				"of each captured listener of Envoy; more are closed; 0 = no limit").
 				must(between(0, math.MaxInt32)),
-			duration("trial", &c.Trial, "0s", Start, "after a boot, a stop and a change of "+
-				"[capture], the rules end after this time, unless `outrider capture confirm` was "+
-				"called; \"0s\" = no trial").
+			duration("trial", &c.TrialDuration, "0s", Start,
+				"after a boot, a stop and a change of "+
+					"[capture], the rules end after this time, unless `outrider capture confirm` was "+
+					"called; \"0s\" = no trial").
 				must(atLeast(0)),
 		}}
 }
@@ -88,7 +89,7 @@ func logTable(l *Log) table {
 		setting("format", &l.Format, "auto", Start,
 			"auto (journal under systemd, colour on a terminal, else json) | journal | tint | json").
 			must(oneOf("auto", "journal", "tint", "json")),
-		setting("envoy", &l.Envoy, true, Live,
+		setting("envoy", &l.IncludeEnvoy, true, Live,
 			"Envoy's log lines too, with their level, component and epoch"),
 	}}
 }

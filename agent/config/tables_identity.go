@@ -21,7 +21,7 @@ func identityTable(i *Identity) table {
 			"hot-restart on a certificate change instead of pushing it over SDS (for a custom bootstrap "+
 				"that reads files)").
 			plays("watcher of pilot-agent 1.5"),
-		duration("wait", &i.Wait, "2m", Start,
+		duration("wait", &i.CertificateWait, "2m", Start,
 			"files: how long to wait for them before Envoy starts; then it starts without, and says so").
 			must(atLeast(0)),
 		setting("ca_address", &i.CAAddress, "", Epoch, `istiod; "" = discovery.address`).

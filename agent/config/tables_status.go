@@ -13,7 +13,7 @@ func statusTable(s *Status) table {
 		setting("ready_port", &s.ReadyPort, 15021, Epoch,
 			"Envoy's listener for the same, on address's host; 0 = off").
 			must(portOrOff),
-		setting("control", &s.Control, "off", Live,
+		setting("control", &s.ProxyControl, "off", Live,
 			"off | loopback: every local user may end the proxy, as in Istio").
 			must(oneOf("off", "loopback")).
 			below(

@@ -11,7 +11,7 @@ func telemetryTable(t *Telemetry) table {
 		setting("access_log_service", &t.AccessLogService, "", Epoch,
 			"host:port of an Envoy gRPC ALS").
 			plays("--envoyAccessLogService").must(optional(dialAddress)),
-		setting("disable_internal", &t.DisableInternal, false, Epoch,
+		setting("disable_internal", &t.DisableInternalTelemetry, false, Epoch,
 			"node metadata and templates only: no Envoy of today reads it").
 			plays("--disableInternalTelemetry"),
 		setting("prometheus_address", &t.PrometheusAddress, "127.0.0.1:15090", Epoch,

@@ -52,12 +52,12 @@ func CheckName(name string) error {
 	return nil
 }
 
-// IsHostSecret reports whether the SDS server of the host, and not the agent, serves the credential
+// IsHostSDSSecret reports whether the SDS server of the host, and not the agent, serves the credential
 // or secret with this name.
-func IsHostSecret(name string) bool { return strings.HasPrefix(name, hostPrefix) }
+func IsHostSDSSecret(name string) bool { return strings.HasPrefix(name, hostPrefix) }
 
-// CheckHostSecretName returns an error for a name sds://NAME that no SDS server could have.
-func CheckHostSecretName(name string) error {
+// CheckHostSDSSecretName returns an error for a name sds://NAME that no SDS server could have.
+func CheckHostSDSSecretName(name string) error {
 	short := strings.TrimPrefix(name, hostPrefix)
 	if short == "" || len(short) > maxName || strings.ContainsFunc(short, func(r rune) bool {
 		return r <= ' ' || r > '~'
@@ -71,7 +71,7 @@ func CheckHostSecretName(name string) error {
 // KeyPairSecretName returns the name of the secret that contains a credential's certificate and
 // key.
 func KeyPairSecretName(name string) string {
-	if IsHostSecret(name) {
+	if IsHostSDSSecret(name) {
 		return name
 	}
 	return prefix + name
@@ -83,14 +83,14 @@ func RootsSecretName(name string) string {
 	return KeyPairSecretName(strings.TrimSuffix(name, rootsSuffix) + rootsSuffix)
 }
 
-// IsCredential reports whether the name of a secret is that of a credential in a folder, which
+// IsFileCredential reports whether the name of a secret is that of a credential in a folder, which
 // excludes sds://NAME.
-func IsCredential(secret string) bool { return strings.HasPrefix(secret, prefix) }
+func IsFileCredential(secret string) bool { return strings.HasPrefix(secret, prefix) }
 
 // DescribeSecret returns how a credential's secret is called in sentences for people: "credential
 // NAME" or "credential NAME-cacert". ok is false for other secrets.
 func DescribeSecret(secret string) (title string, ok bool) {
-	if IsHostSecret(secret) {
+	if IsHostSDSSecret(secret) {
 		return "credential " + secret, true
 	}
 	name, ok := strings.CutPrefix(secret, prefix)

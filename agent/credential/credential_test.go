@@ -130,7 +130,7 @@ func FuzzLocate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if IsHostSecret(secret) {
+		if IsHostSDSSecret(secret) {
 			t.Errorf("%q has files", secret)
 		}
 		for _, path := range files.AllPaths() {

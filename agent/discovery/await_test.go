@@ -27,7 +27,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 				wrong = "cannot be read"
 			}
 			server, _ := start(t, discovery.Options{Files: []string{file, missing},
-				Namespace: "shop", ViewPerAddresses: true, AwaitFiles: true})
+				Namespace: "shop", SeparateViewsByAddress: true, AwaitFiles: true})
 			feed := feedOf(t, server, "REDIRECT identity")
 			served := func() int {
 				snapshot, _ := feed.Current()
@@ -40,7 +40,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 			must(t, server.Rescan(t.Context()))
 			for _, want := range []string{missing + ":1: " + wrong,
 				"create an empty file " + missing + "/empty.yaml"} {
-				if why := server.WithheldReason(); !strings.Contains(why, want) {
+				if why := server.ResourcesWithheldReason(); !strings.Contains(why, want) {
 					t.Errorf("closed: %q lacks %q", why, want)
 				}
 			}
@@ -55,10 +55,11 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 				must(t, os.Mkdir(missing, 0o700))
 			}
 			eventually(t, "listeners are served", func() (bool, string) {
-				return served() > 0 && server.WithheldReason() == "", server.WithheldReason()
+				return served() > 0 &&
+					server.ResourcesWithheldReason() == "", server.ResourcesWithheldReason()
 			})
 			must(t, os.RemoveAll(missing))
-			if why := server.WithheldReason(); why != "" {
+			if why := server.ResourcesWithheldReason(); why != "" {
 				t.Errorf("it existed once: %q", why)
 			}
 		})
@@ -69,7 +70,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 // serving.
 func TestAwait_NotWithoutIdentity(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{filepath.Join(t.TempDir(), "none")}})
-	if why := server.WithheldReason(); why != "" {
+	if why := server.ResourcesWithheldReason(); why != "" {
 		t.Error(why)
 	}
 }
@@ -85,7 +86,7 @@ func TestAwait_OfFoldersWithPolicies(t *testing.T) {
 	options := discovery.Options{Files: []string{folder}, Namespace: "shop", AwaitFiles: true,
 		LastGoodFile: filepath.Join(t.TempDir(), "last-good.json")}
 	first, end := deniedRun(t, options)
-	if why := first.WithheldReason(); why != "" {
+	if why := first.ResourcesWithheldReason(); why != "" {
 		t.Errorf("the first agent serves nothing: %s", why)
 	}
 	end()
@@ -96,7 +97,7 @@ func TestAwait_OfFoldersWithPolicies(t *testing.T) {
 		t.Helper()
 		next, end := deniedRun(t, options)
 		defer end()
-		if why := next.WithheldReason(); !strings.Contains(why, want) {
+		if why := next.ResourcesWithheldReason(); !strings.Contains(why, want) {
 			t.Errorf("%s: closed by %q, want %q", when, why, want)
 		}
 	}
@@ -107,7 +108,7 @@ func TestAwait_OfFoldersWithPolicies(t *testing.T) {
 	write(t, filepath.Join(shared, "empty.yaml"), "")
 	last, end := deniedRun(t, options)
 	defer end()
-	if why := last.WithheldReason(); why != "" {
+	if why := last.ResourcesWithheldReason(); why != "" {
 		t.Errorf("with a file: %s", why)
 	}
 }

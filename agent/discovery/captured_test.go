@@ -49,12 +49,12 @@ func (s *suite) onMachine(t *testing.T) {
 	}
 }
 
-// inNetwork runs the test in a network namespace (parts.InOwnNetwork), in parallel with other
+// inNetwork runs the test in a network namespace (parts.RerunInOwnNetwork), in parallel with other
 // tests. It assigns the addresses that redirect captures to the loopback interface.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	t.Parallel()
-	if !parts.InOwnNetwork(t) {
+	if !parts.RerunInOwnNetwork(t) {
 		return false
 	}
 	for _, arguments := range []string{"address add " + capturedAddress + "/32 dev lo",

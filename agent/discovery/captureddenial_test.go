@@ -31,7 +31,7 @@ func TestDenials_OfCapturedPassthrough(t *testing.T) {
 	invalid := strings.Replace(deniedPolicies["AuthorizationPolicy"], "ALLOW", "ALOW", 1)
 	write(t, policy, invalid)
 	server, changes := start(t, discovery.Options{Files: []string{directory},
-		ViewPerAddresses: true})
+		SeparateViewsByAddress: true})
 	startEnvoy(t, "REDIRECT", server)
 	request := func(token string) string {
 		r, err := http.NewRequest(http.MethodGet, "http://"+address+"/", nil)

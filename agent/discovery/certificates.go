@@ -141,7 +141,7 @@ func (c *certificates) add(secrets []translate.FileSecret) (added []*certificate
 		for _, path := range secret.Files() {
 			if c.byPath[path] == nil && filepath.IsAbs(path) {
 				file := &certificateFile{File: watch.File{Path: path},
-					credential: secret.Credential != "", socket: secret.IsHostSecret()}
+					credential: secret.Credential != "", socket: secret.IsFromHostSDSServer()}
 				file.unwatch = c.files.Watch([]string{path}, func() {
 					c.mu.Lock()
 					defer c.mu.Unlock()

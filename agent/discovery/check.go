@@ -18,21 +18,21 @@ import (
 type CheckOptions struct {
 	NodeType string // type of the proxy, sidecar or router; "": sidecar
 	// Namespace is the namespace of the proxy, and of objects that name none; "": default.
-	Namespace string
-	Labels    map[string]string // labels of the proxy, by which Gateways select it
-	Domain    string            // suffix of short host names; "": cluster.local
-	Identity  bool              // the proxy gets a certificate of the mesh over SDS
+	Namespace          string
+	Labels             map[string]string // labels of the proxy, by which Gateways select it
+	Domain             string            // suffix of short host names; "": cluster.local
+	HasMeshCertificate bool              // the proxy gets a certificate of the mesh over SDS
 
 	MeshConfigFile    string            // file with Istio's MeshConfig; "": its defaults
 	ReservedAddresses []ReservedAddress // addresses that listeners of the mesh cannot use
-	Credentials       Credentials
+	Credentials       CredentialLocation
 
 	ListenAddresses []netip.AddrPort // addresses on which the host listens; nil: unknown
 
 	TypedConfigs *typedconfig.Checker // checks typed_configs of EnvoyFilters; see Options
-	// EnvoyIsNewer reports whether the proxy's Envoy is newer than the linked version of Envoy's
+	// EnvoyIsNewerThanAPI reports whether the proxy's Envoy is newer than the linked version of Envoy's
 	// API; nil: it is not.
-	EnvoyIsNewer func() bool
+	EnvoyIsNewerThanAPI func() bool
 
 	FilesAreLocal  bool      // certificate files are on this host, so missing ones are reported
 	ProxyReadCheck ReadCheck // reports certificate files that the proxy cannot read; nil: unknown
@@ -60,11 +60,11 @@ type checked struct {
 func read(paths []string, options CheckOptions) (checked, error) {
 	o := Options{Files: paths, Namespace: options.Namespace, Domain: options.Domain}
 	fill(&o)
-	if options.EnvoyIsNewer == nil {
-		options.EnvoyIsNewer = func() bool { return false }
+	if options.EnvoyIsNewerThanAPI == nil {
+		options.EnvoyIsNewerThanAPI = func() bool { return false }
 	}
 	node := model.Node{Type: model.NodeType(options.NodeType), Namespace: o.Namespace,
-		Labels: options.Labels, Identity: options.Identity}
+		Labels: options.Labels, Identity: options.HasMeshCertificate}
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
@@ -86,7 +86,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
-	s := newStore(o, filterCheck{options.TypedConfigs, options.EnvoyIsNewer,
+	s := newStore(o, filterCheck{options.TypedConfigs, options.EnvoyIsNewerThanAPI,
 		func() *lastgood.RevertedVersions { return nil }, false, false}, lastgood.State{})
 	touched := world.Apply(s.Load())
 	v.Update(touched)
@@ -94,6 +94,6 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	refs.update(world, touched)
 	problems = slices.Concat(problems, refs.problems(), unselected(world, views),
 		shadowedProxyConfigs(world, node),
-		v.ExposedPorts(options.ListenAddresses))
+		v.ExposedPortProblems(options.ListenAddresses))
 	return checked{world, v, gather(s.Problems(), problems, views)}, nil
 }

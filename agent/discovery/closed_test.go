@@ -36,8 +36,9 @@ spec: {}
 	}
 	put("MESH")
 	server, end := deniedRun(t, options)
-	if server.WithheldReason() != "" || listeners(server) == 0 {
-		t.Errorf("without policies: %q, %d resources", server.WithheldReason(), listeners(server))
+	if server.ResourcesWithheldReason() != "" || listeners(server) == 0 {
+		t.Errorf("without policies: %q, %d resources", server.ResourcesWithheldReason(),
+			listeners(server))
 	}
 	end()
 
@@ -51,7 +52,7 @@ spec: {}
 	if n := listeners(server); n > 0 {
 		t.Errorf("%d resources are served", n)
 	}
-	for _, text := range []string{server.WithheldReason(),
+	for _, text := range []string{server.ResourcesWithheldReason(),
 		options.Conditions.Conditions()[0].Sentence} {
 		for _, want := range []string{config + ":2: ", "rootNamespace"} {
 			if !strings.Contains(text, want) {
@@ -74,8 +75,10 @@ spec: {}
 		}
 		return false
 	}
-	if !denied() || server.WithheldReason() != "" || len(options.Conditions.Conditions()) > 0 {
-		t.Errorf("corrected: the policy is in force: %v, closed: %q, %v", denied(), server.WithheldReason(),
+	if !denied() || server.ResourcesWithheldReason() != "" ||
+		len(options.Conditions.Conditions()) > 0 {
+		t.Errorf("corrected: the policy is in force: %v, closed: %q, %v", denied(),
+			server.ResourcesWithheldReason(),
 			options.Conditions.Conditions())
 	}
 	put("MESH")
@@ -86,8 +89,9 @@ spec: {}
 	defer end()
 	for what, server := range map[string]*discovery.Server{"running": server, "next": next} {
 		if got := resourcesOf(t, server, node); len(got) == 0 || fmt.Sprint(got) !=
-			fmt.Sprint(want) || server.WithheldReason() != "" {
-			t.Errorf("invalid again, %s: %v, closed: %q", what, got, server.WithheldReason())
+			fmt.Sprint(want) || server.ResourcesWithheldReason() != "" {
+			t.Errorf("invalid again, %s: %v, closed: %q", what, got,
+				server.ResourcesWithheldReason())
 		}
 	}
 }
@@ -121,14 +125,14 @@ func TestClosed_ByNewPolicy(t *testing.T) {
 	push(policy)
 	gateway("second", 8002)
 	push(routes)
-	if got := names(); !slices.Equal(got, before) || server.WithheldReason() == "" {
-		t.Errorf("%v, want %v; closed: %q", got, before, server.WithheldReason())
+	if got := names(); !slices.Equal(got, before) || server.ResourcesWithheldReason() == "" {
+		t.Errorf("%v, want %v; closed: %q", got, before, server.ResourcesWithheldReason())
 	}
 	write(t, config, "rootNamespace: mesh\n")
 	push(config)
 	if got := strings.Join(names(), " "); strings.Contains(got, "8001") ||
-		!strings.Contains(got, "8002") || server.WithheldReason() != "" {
-		t.Errorf("corrected: %v, closed: %q", got, server.WithheldReason())
+		!strings.Contains(got, "8002") || server.ResourcesWithheldReason() != "" {
+		t.Errorf("corrected: %v, closed: %q", got, server.ResourcesWithheldReason())
 	}
 }
 
@@ -147,11 +151,12 @@ func TestClosed_WithoutRequiredSource(t *testing.T) {
 	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Inputs: []store.SourceInput{{
 		Path: "kubernetes:ServiceEntry/shop/web", Text: []byte(fmt.Sprintf(webEntry, "a", "10.0.0.2"))}}})
 	if n := len(versions(feed)); n > 0 ||
-		!strings.Contains(server.WithheldReason(), "kubernetes: this source has not delivered") {
-		t.Errorf("%d resources are served: %q", n, server.WithheldReason())
+		!strings.Contains(server.ResourcesWithheldReason(), "kubernetes: this source has not "+
+			"delivered") {
+		t.Errorf("%d resources are served: %q", n, server.ResourcesWithheldReason())
 	}
 	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Complete: true})
 	parts.EventuallySees(t, time.Minute, "served", func() (bool, string) {
-		return len(versions(feed)) > 0, server.WithheldReason()
+		return len(versions(feed)) > 0, server.ResourcesWithheldReason()
 	})
 }

@@ -49,7 +49,7 @@ type proposed struct {
 	mesh          *mesh.Config
 	served        *resource.Snapshot
 	hosts         []view.VirtualHostOrigins
-	overrides     []view.FilterOverride
+	overrides     []view.EnvoyFilterOverride
 }
 
 // Compare returns what proposed files would change for a proxy. It publishes nothing.
@@ -65,7 +65,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []FileTex
 	namespace := cmp.Or(v.namespace, s.config.namespace)
 	s.mu.Unlock()
 	check := s.check()
-	proposal := store.Propose(texts, folders, store.Options{Namespace: namespace,
+	proposal := store.ParseProposal(texts, folders, store.Options{Namespace: namespace,
 		Validate: check.object, ValidateEnvoyFilters: check.unlinked})
 	var p proposed
 	if ended := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); ended != nil {
@@ -82,7 +82,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []FileTex
 		return Comparison{}, err
 	}
 	touched := world.Apply(additions(slices.SortedFunc(maps.Values(p.after), object.CompareAge)))
-	made.RestoreFilterOverrides(p.overrides)
+	made.RestoreEnvoyFilterOverrides(p.overrides)
 	made.Update(touched)
 	next, _ := made.Feed().Current()
 	refs, views := references{}, map[string]*served{"": {ProxyView: made}}
@@ -97,8 +97,8 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []FileTex
 			refused = append(refused, refusedProblem(now, s.likeliest(made, of), of))
 		}
 	}
-	for _, o := range made.FilterOverrides() {
-		for _, filter := range made.Suspects(o) {
+	for _, o := range made.EnvoyFilterOverrides() {
+		for _, filter := range made.SuspectedEnvoyFilters(o) {
 			refused = append(refused, refusedFilter(o, filter))
 		}
 	}
@@ -107,7 +107,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []FileTex
 		known[problem] = true
 	}
 	problems := gather(p.problems, slices.Concat(refs.problems(), unselected(world, views),
-		made.ExposedPorts(listening)), views)
+		made.ExposedPortProblems(listening)), views)
 	problems = slices.DeleteFunc(slices.Clone(problems), func(problem Problem) bool {
 		return known[problem] && !proposal.HasFile(problem.File)
 	})
@@ -131,7 +131,7 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	next := c.store.WithProposal(proposal)
 	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},
 		problems: next.Problems(), domain: s.options.Domain, mesh: c.world.MeshConfig(),
-		hosts: v.AllVirtualHostOrigins(), overrides: v.FilterOverrides()}
+		hosts: v.AllVirtualHostOrigins(), overrides: v.EnvoyFilterOverrides()}
 	p.served, _ = v.Feed().Current()
 	for _, o := range c.store.Objects(proposal.Namespace()) {
 		p.before[o.Key] = o

@@ -29,7 +29,7 @@ spec:
 					return denied
 				}
 				return ""
-			}, FilesAreLocal: true, Credentials: discovery.Credentials{Folder: folder}})
+			}, FilesAreLocal: true, Credentials: discovery.CredentialLocation{Folder: folder}})
 		if err != nil {
 			t.Fatal(err)
 		}

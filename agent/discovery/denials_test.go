@@ -249,8 +249,9 @@ func breakPolicy(t *testing.T, kind string) {
 		}
 		if c := firstOptions.Conditions.Conditions(); len(c) != 1 ||
 			c[0].Severity != condition.Error ||
-			!strings.Contains(c[0].Sentence, policy+":") || first.WithheldReason() != "" {
-			t.Errorf("%s: conditions %v, not ready because of %q", edit.name, c, first.WithheldReason())
+			!strings.Contains(c[0].Sentence, policy+":") || first.ResourcesWithheldReason() != "" {
+			t.Errorf("%s: conditions %v, not ready because of %q", edit.name, c,
+				first.ResourcesWithheldReason())
 		}
 		end()
 	}

@@ -60,7 +60,8 @@ static_resources:
           route_config: {virtual_hosts: [{name: a, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: c, `+test.route+`}}]}]}
           http_filters: [{name: r, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
 `)
-		said, err := exec.CommandContext(t.Context(), parts.Envoy(t), "--mode", "validate", "--concurrency", "1",
+		said, err := exec.CommandContext(t.Context(), parts.EnvoyPath(t), "--mode", "validate",
+			"--concurrency", "1",
 			"-c", filepath.Join(folder, "envoy.yaml")).CombinedOutput()
 		if (err != nil) != (test.envoy != "") || !strings.Contains(string(said), test.envoy) {
 			t.Errorf("%s%s: Envoy: %v, want %q: %s", test.cluster, test.route, err, test.envoy, said)

@@ -44,7 +44,8 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	// several hosts may share the view, so the addresses are those of the node
 	proxy := proxyOf(v.ProxyView, n.Addresses)
 	request = addressed(request, v.Node(), v.Mesh())
-	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(v.Mesh(), v.Node(), request.Port)
+	proxy.NonSelectingGateway, proxy.NonSelectingGatewayFix = idleGateway(v.Mesh(), v.Node(),
+		request.Port)
 	problems, peer := s.problems, peerOf(v.Mesh(), v.Node())
 	why, fix := lostGateway(v.Mesh(), request.Host)
 	var process ProxySettings
@@ -75,7 +76,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		defer s.mu.Unlock()
 		return peer(cluster, endpoint)
 	}
-	proxy.ClusterStats, proxy.Identity = state.ClusterStats, state.Identity
+	proxy.ClusterStats, proxy.SPIFFEID = state.ClusterStats, state.SPIFFEID
 	answer := withProcess(explain.Explain(proxy, request), process)
 	return explained(answer, request, problems, why, fix), nil
 }
@@ -91,7 +92,8 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	proxy.VirtualHostOrigins, proxy.PeerMutualTLS = c.view.VirtualHostOrigins, peerOf(c.world,
 		c.view.Node())
 	proxy.FilterOrigins = c.view.FilterOrigins
-	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(c.world, c.view.Node(), request.Port)
+	proxy.NonSelectingGateway, proxy.NonSelectingGatewayFix = idleGateway(c.world, c.view.Node(),
+		request.Port)
 	why, fix := lostGateway(c.world, request.Host)
 	answer := withProcess(explain.Explain(proxy, addressed(request, c.view.Node(), c.world)),
 		c.world.ProxySettings(c.view.Node()))

@@ -86,7 +86,7 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 		name, value, _ := strings.Cut(line, ": ")
 		switch {
 		case name == "alpn":
-			request.Identity = "spiffe://cluster.local/ns/shop/sa/client"
+			request.ClientSPIFFEID = "spiffe://cluster.local/ns/shop/sa/client"
 		case name == "proxy" && request.TLS:
 			return explain.Request{}, false // CONNECT
 		case name == "to" || name == "proxy":

@@ -17,7 +17,7 @@ func (p peer) explain(t *testing.T, request explain.Request) discovery.Explanati
 	t.Helper()
 	node := nodeOf(t, p.kind)
 	node.Metadata.Fields["OUTRIDER_IDENTITY"] = structpb.NewStringValue("true")
-	said, err := p.server.Explain(node, request, explain.EnvoyState{Identity: vmID})
+	said, err := p.server.Explain(node, request, explain.EnvoyState{SPIFFEID: vmID})
 	must(t, err)
 	return said
 }
@@ -90,7 +90,7 @@ func TestExplain_NamesMutualTLSThatDoesNotFit(t *testing.T) {
 			c.name = "far"
 			write(t, file, c.yaml(80, 8080))
 			said, err := discovery.Explain([]string{file}, discovery.CheckOptions{
-				Identity: c.identity}, explain.Request{Host: "far.test", Port: 80})
+				HasMeshCertificate: c.identity}, explain.Request{Host: "far.test", Port: 80})
 			must(t, err)
 			text := described(said)
 			by := fmt.Sprintf("%s:", file)

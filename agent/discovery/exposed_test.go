@@ -33,8 +33,9 @@ func TestStrict_ReportsApplicationsPastEnvoy(t *testing.T) {
 		defer listener.Close()
 		port := listener.Addr().(*net.TCPAddr).Port
 		write(t, file, fmt.Sprintf(onePort, 7301, port, "", c.mode))
-		problems, err := discovery.Check([]string{file}, discovery.CheckOptions{Identity: true,
-			ListenAddresses: sockdiag.ListeningAddresses()})
+		problems, err := discovery.Check([]string{file},
+			discovery.CheckOptions{HasMeshCertificate: true,
+				ListenAddresses: sockdiag.ListeningAddresses()})
 		must(t, err)
 		want := fmt.Sprintf("where clients reach it without the mutual TLS that "+
 			"PeerAuthentication default/default at %s:", file)
@@ -89,7 +90,7 @@ func TestStrict_OfPorts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, file, fmt.Sprintf(nodePorts, "STRICT", "10.0.0.1"))
 	server, changes := start(t, discovery.Options{Files: []string{file}, Namespace: "shop",
-		ViewPerAddresses: true})
+		SeparateViewsByAddress: true})
 	plain := node("sidecar", "shop", map[string]any{"app": "edge"})
 	plain.Id = strings.Replace(plain.Id, "127.0.0.1", "10.0.0.1", 1)
 	captured := proto.CloneOf(plain)

@@ -50,7 +50,7 @@ func (m moving) object(r *extensionRig, n int) string {
 	default:
 		code := fmt.Appendf([]byte("\x00asm\x01\x00\x00\x00"), "garbage%d", n)
 		if m.good {
-			code = wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", fmt.Sprint(n))
+			code = wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "x-order", fmt.Sprint(n))
 		}
 		spec += fmt.Sprintf(", wasm: {url: 'file://%s', type: %s, failStrategy: %s}",
 			r.module(fmt.Sprintf("moving%d", n), code),
@@ -96,7 +96,7 @@ func TestExtensions_Move(t *testing.T) {
 	e := startEnvoy(t, "router", r.server)
 	e.listens(t)
 	r.answers("200 ")
-	noop := r.module("noop", wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-unused", ""))
+	noop := r.module("noop", wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "x-unused", ""))
 
 	var all, steps []moving
 	for _, kind := range []string{"http", "network", "lua"} {
@@ -168,7 +168,7 @@ func TestExtensions_Move(t *testing.T) {
 func TestExtensions_MoveWhileTheModuleIsFetched(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	tag := func(name string) string {
-		return "url: 'file://" + r.module(name, wasmtest.HeaderModule(wasmtest.RequestHeaders,
+		return "url: 'file://" + r.module(name, wasmtest.HeaderModule(wasmtest.RequestHeaderMap,
 			"x-order",
 			name)) + "'"
 	}
@@ -215,7 +215,7 @@ func TestExtensions_MoveWhileTheModuleIsFetched(t *testing.T) {
 func TestExtensions_SwappedPhases(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	tag := func(name string) string {
-		return "url: 'file://" + r.module(name, wasmtest.HeaderModule(wasmtest.RequestHeaders,
+		return "url: 'file://" + r.module(name, wasmtest.HeaderModule(wasmtest.RequestHeaderMap,
 			"x-order",
 			name)) + "'"
 	}
@@ -270,7 +270,7 @@ func TestExtensions_RemovalDeniesNothing(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	startEnvoy(t, "router", r.server).listens(t)
 	r.apply(plugin("one", "url: 'file://"+r.module("a",
-		wasmtest.HeaderModule(wasmtest.RequestHeaders,
+		wasmtest.HeaderModule(wasmtest.RequestHeaderMap,
 			"x-order", "a"))+"'"))
 	r.answers("200 a")
 	done, asked := make(chan struct{}), make(chan struct{})
@@ -299,7 +299,7 @@ func TestExtensions_EnvoyFilterByName(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	startEnvoy(t, "router", r.server).listens(t)
 	extensions := plugin("one", "phase: AUTHZ, failStrategy: FAIL_OPEN, url: 'file://"+r.module("a",
-		wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", "a"))+"'") +
+		wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "x-order", "a"))+"'") +
 		plugin("two", fmt.Sprintf("type: NETWORK, match: [{ports: [{number: %d}]}], url: 'file://%s'",
 			r.tcp, r.module("close", wasmtest.ClosingModule())))
 	forwards := func(want bool) {

@@ -80,11 +80,11 @@ func orderMesh(ports []int) string {
 // servers have.
 func filterOrder(t *testing.T, l *listenerv3.Listener) (names []string) {
 	add := func(name string) {
-		if strings.HasPrefix(name, model.ExtensionPrefix) || slices.Contains([]string{
+		if strings.HasPrefix(name, model.ExtensionNamePrefix) || slices.Contains([]string{
 			"envoy.filters.http.rbac", "envoy.filters.network.rbac", "envoy.filters.http.jwt_authn",
 			"envoy.filters.http.fault", "envoy.filters.http.cors", "envoy.filters.http.router",
 			"envoy.filters.network.tcp_proxy", "envoy.filters.network.http_connection_manager"}, name) {
-			names = append(names, model.IstioName(name))
+			names = append(names, model.IstioFilterName(name))
 		}
 	}
 	for _, chain := range l.FilterChains {

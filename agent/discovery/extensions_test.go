@@ -76,7 +76,7 @@ func newExtensionRig(t *testing.T, state string) *extensionRig {
 	}))
 	t.Cleanup(r.modules.Close)
 	r.server, r.changes = start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
-		FetchModules: true, ModuleFile: filepath.Join(state, "modules")})
+		FetchWasmModules: true, WasmModuleFile: filepath.Join(state, "modules")})
 	return r
 }
 
@@ -150,7 +150,7 @@ func headerBackend(t *testing.T) int {
 func TestExtensions_InEnvoy(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	for _, name := range []string{"a", "b", "c", "d"} {
-		r.module(name, wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", name))
+		r.module(name, wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "x-order", name))
 	}
 	file := func(name string) string { return "url: file://" + filepath.Join(r.folder, name) }
 	e := startEnvoy(t, "router", r.server)
@@ -260,7 +260,7 @@ func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
 	release := make(chan struct{})
 	added := map[*extensionRig]string{}
 	for _, r := range []*extensionRig{live, starting} {
-		r.module("a", wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", "a"))
+		r.module("a", wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "x-order", "a"))
 		slow := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			select {
 			case <-release:

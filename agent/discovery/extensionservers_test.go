@@ -16,7 +16,7 @@ import (
 func TestExtensions_ServersOfModules(t *testing.T) {
 	const user, password = "user", "secret"
 	r := newExtensionRig(t, t.TempDir())
-	tagger := wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", "a")
+	tagger := wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "x-order", "a")
 	r.module("a", tagger)
 	failing := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -93,7 +93,7 @@ func TestExtensions_ServersOfModules(t *testing.T) {
 func TestExtensions_ChangedModuleFile(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	version := func(n string) []byte {
-		return wasmtest.HeaderModule(wasmtest.RequestHeaders,
+		return wasmtest.HeaderModule(wasmtest.RequestHeaderMap,
 			"x-order", n)
 	}
 	path := r.module("m", version("1"))

@@ -82,7 +82,7 @@ func TestGatewayMutualTLS_AcceptsNothingWithoutIdentity(t *testing.T) {
 	write(t, file, fmt.Sprintf(mutualGateway, 8080)+fmt.Sprintf(stepService, 7400, 9))
 	for identity, errors := range map[bool]int{false: 3, true: 0} {
 		problems, err := discovery.Check([]string{file}, discovery.CheckOptions{NodeType: "router",
-			Namespace: "shop", Identity: identity})
+			Namespace: "shop", HasMeshCertificate: identity})
 		if err != nil || len(problems) != errors {
 			t.Errorf("identity %t: %v %v", identity, problems, err)
 		}

@@ -67,7 +67,7 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	}
 	timed("the problems", func() { eventually(t, "the problem", reported) })
 	timed("the readiness", func() {
-		if why := server.WithheldReason(); why != "" {
+		if why := server.ResourcesWithheldReason(); why != "" {
 			t.Errorf("closed: %s", why)
 		}
 	})

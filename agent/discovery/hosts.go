@@ -17,7 +17,7 @@ func newAddressIndex(w *model.Mesh) *addressIndex {
 	index := &addressIndex{served: map[string][]view.EndpointPort{},
 		addresses: map[string][]string{}}
 	for _, host := range w.ServiceHosts() {
-		index.set(host, view.EndpointPorts(w, host))
+		index.set(host, view.EndpointPortsByAddress(w, host))
 	}
 	return index
 }
@@ -30,7 +30,7 @@ func (i *addressIndex) update(w *model.Mesh, hosts map[string]struct{}) map[stri
 		for _, address := range i.addresses[host] {
 			changed[address] = struct{}{}
 		}
-		i.set(host, view.EndpointPorts(w, host))
+		i.set(host, view.EndpointPortsByAddress(w, host))
 		for _, address := range i.addresses[host] {
 			changed[address] = struct{}{}
 		}

@@ -33,7 +33,7 @@ func TestCertificates_ConcurrentInspectionsAllEnd(t *testing.T) {
 	for range 8 {
 		callers.Go(func() {
 			for range 50 {
-				if found := server.UnreadableFiles(); len(found) > 0 {
+				if found := server.UnreadableSecretFiles(); len(found) > 0 {
 					t.Errorf("readable files: %v", found)
 					return
 				}

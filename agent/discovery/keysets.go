@@ -32,7 +32,7 @@ func (s *Server) newKeySets(roots string) *jwks.Fetcher {
 func (s *Server) mayBeLocal(host string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.config.world.HasExactHost(host)
+	return s.config.world.HasExactServiceHost(host)
 }
 
 // requireKeySets makes the fetcher fetch the key sets that the objects in force need. Callers hold

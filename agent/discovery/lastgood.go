@@ -52,7 +52,7 @@ func (s *Server) restoreMesh(text []byte) {
 // logRestored logs the number of last good versions in force, and how many of their files are
 // missing. Only Run may call it.
 func (s *Server) logRestored() {
-	now, waiting := s.lastGood(), s.config.store.CountMissing()
+	now, waiting := s.lastGood(), s.config.store.CountMissingLastGood()
 	if objects := len(now.Objects) - waiting; objects+len(now.MeshConfig) > 0 {
 		s.options.Logger.Info("restored last-good objects of previous run",
 			"objects", objects, "mesh_config", len(now.MeshConfig) > 0)
@@ -69,15 +69,15 @@ func (s *Server) lastGood() lastgood.State {
 	defer s.mu.Unlock()
 	c := s.config
 	state := lastgood.State{Objects: c.held, MissingPaths: c.away, PolicyFolderInodes: c.folders,
-		PolicyCounts:       c.policies,
-		PoliciesIncomplete: c.lost, ChecksUnknownFields: c.store.HasKind(object.EnvoyFilter)}
+		PolicyCountsByFile:      c.policies,
+		PolicyRecordsIncomplete: c.lost, WriterRefusedUnknownFields: c.store.HasKind(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.MeshConfig = s.meshText
 		if len(state.MeshConfig) == 0 { // empty text: Istio's defaults are in force
 			state.MeshConfig = []byte("{}\n")
 		}
 	}
-	state.Reverted = s.reverted.Load()
+	state.RevertedByOldAgent = s.reverted.Load()
 	return state
 }
 
@@ -96,14 +96,15 @@ func (s *Server) persist() {
 
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
-	if !s.persisted.stale && now.ChecksUnknownFields == last.ChecksUnknownFields &&
-		now.PoliciesIncomplete == last.PoliciesIncomplete &&
+	if !s.persisted.stale && now.WriterRefusedUnknownFields == last.WriterRefusedUnknownFields &&
+		now.PolicyRecordsIncomplete == last.PolicyRecordsIncomplete &&
 		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.MissingPaths,
 		last.MissingPaths) &&
-		maps.Equal(now.PolicyFolderInodes, last.PolicyFolderInodes) && maps.Equal(now.PolicyCounts,
-		last.PolicyCounts) &&
+		maps.Equal(now.PolicyFolderInodes, last.PolicyFolderInodes) &&
+		maps.Equal(now.PolicyCountsByFile,
+			last.PolicyCountsByFile) &&
 		bytes.Equal(now.MeshConfig, last.MeshConfig) &&
-		now.Reverted == last.Reverted {
+		now.RevertedByOldAgent == last.RevertedByOldAgent {
 		return nil
 	}
 	err := lastgood.Write(s.options.LastGoodFile, now)

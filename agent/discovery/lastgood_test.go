@@ -54,7 +54,7 @@ func (l *runs) next() {
 	var err error
 	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
 		Settings: l.settings(), LastGoodFile: l.lastGood, RefusalFile: l.refusals, AwaitFiles: l.await,
-		Namespaces: func() []string { return []string{"bank"} }, ChangedPaths: l.changes,
+		ProxyNamespaces: func() []string { return []string{"bank"} }, ChangedPaths: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {
 		l.t.Fatal(err)

@@ -35,7 +35,8 @@ func (s *Server) takeMesh(r meshRead) {
 		s.meshRead = r
 	}
 	r = s.meshRead
-	if message := s.reverted.Load().MeshConfigRefusal(r.text); r.config != nil && message != "" &&
+	if message := s.reverted.Load().WhyMeshConfigReverted(r.text); r.config != nil &&
+		message != "" &&
 		r.config.EqualMutualTLS(s.mesh) {
 		r.config, r.problems = nil, append(slices.Clip(r.problems), Problem{File: r.file, Line: 1,
 			Severity: condition.Error, Message: message, Fix: revertedFix})
@@ -54,7 +55,7 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	m.Credentials = s.settings.Credentials
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog
-		m.AccessLog.SetOnHost = true
+		m.AccessLog.ConfiguredOnHost = true
 	}
 	m.AccessLog.FailureLogCluster = s.settings.AccessLog.FailureLogCluster
 	return &m

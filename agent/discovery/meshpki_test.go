@@ -35,7 +35,7 @@ func issueID(t *testing.T, by *pkitest.Authority, id string) *tls.Certificate {
 
 func issuePEM(t testing.TB, by *pkitest.Authority, id string) (chain, key []byte) {
 	t.Helper()
-	leaf := pkitest.Leaf("workload", time.Hour)
+	leaf := pkitest.LeafTemplate("workload", time.Hour)
 	uri, err := url.Parse(id)
 	must(t, err)
 	leaf.URIs = []*url.URL{uri}

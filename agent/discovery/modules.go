@@ -11,10 +11,10 @@ import (
 
 // newModules returns a fetcher for the modules of extensions, nil if clients fetch them.
 func (s *Server) newModules() *wasm.Fetcher {
-	if !s.options.FetchModules {
+	if !s.options.FetchWasmModules {
 		return nil
 	}
-	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.ModuleFile,
+	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.WasmModuleFile,
 		AllowsLocalAddress: s.mayBeLocal,
 		Conditions:         s.options.Conditions, Logger: s.options.Logger})
 }

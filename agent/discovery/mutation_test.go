@@ -111,7 +111,7 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	directory := t.TempDir()
 	file := filepath.Join(directory, c.name+".yaml")
 	options := discovery.Options{Files: []string{directory}, Namespace: "shop",
-		ViewPerAddresses: true}
+		SeparateViewsByAddress: true}
 	objects, stripped := a.without(t, key, c.mesh)
 	write(t, file, objects)
 	_, also := a.without(t, key, c.later)

@@ -9,7 +9,7 @@ import (
 )
 
 // Objects without metadata.namespace are in Settings.Namespace. While [node] namespace changes, the
-// old and the new epoch have different namespaces, and Options.Namespaces returns both. For a proxy
+// old and the new epoch have different namespaces, and Options.ProxyNamespaces returns both. For a proxy
 // whose namespace differs from Settings.Namespace, objects without a namespace are in the proxy's
 // namespace. Its view has a model.Mesh of its own, which is rebuilt after each change of the files.
 // The other views share the model.Mesh of the configuration, and are called current.
@@ -18,7 +18,8 @@ import (
 // "" stands for the namespace of the settings. Callers of ownDefault and isCurrent hold mu.
 func (s *Server) ownDefault(namespace string) string {
 	if namespace == s.settings.Namespace ||
-		s.options.Namespaces != nil && slices.Contains(s.options.Namespaces(), namespace) {
+		s.options.ProxyNamespaces != nil && slices.Contains(s.options.ProxyNamespaces(),
+			namespace) {
 		return namespace
 	}
 	return ""

@@ -33,8 +33,8 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		namespaces := []string{"one"}
 		server, changes := start(t, discovery.Options{Files: []string{directory},
-			Namespaces: func() []string { return namespaces },
-			Settings:   discovery.Settings{Namespace: "one"}})
+			ProxyNamespaces: func() []string { return namespaces },
+			Settings:        discovery.Settings{Namespace: "one"}})
 		feedOf := func(namespace string) *resource.Feed {
 			t.Helper()
 			feed, err := server.Feed(node("sidecar", namespace, nil))
@@ -60,12 +60,12 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 			changes <- nil // the server receives this once it has processed the previous change
 		}
 		one := feedOf("one")
-		defer one.Watch()()
+		defer one.AddWatcher()()
 		serves("at first", one, "10.0.0.1")
 
 		namespaces = []string{"one", "two"}
 		two := feedOf("two")
-		leave := two.Watch()
+		leave := two.AddWatcher()
 		serves("the next namespace", two, "10.0.0.1")
 		serves("the former one", one, "10.0.0.1")
 		put(fmt.Sprintf(homeEntry, "10.0.0.2"))
@@ -81,7 +81,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		}
 
 		two = feedOf("two")
-		defer two.Watch()()
+		defer two.AddWatcher()()
 		synctest.Wait()
 		before, _ := two.Current()
 		if err := server.Configure(discovery.Settings{Namespace: "two"}); err != nil {

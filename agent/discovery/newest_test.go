@@ -71,12 +71,12 @@ spec:
 		t.Helper()
 		proxy := node("sidecar", "shop", nil)
 		proxy.Id = strings.Replace(proxy.GetId(), "~vm.", "~"+name+".", 1)
-		proxy.Metadata.Fields[model.IdentityKey] = structpb.NewStringValue(identity)
+		proxy.Metadata.Fields[model.IdentityMetadataKey] = structpb.NewStringValue(identity)
 		feed, err := server.Feed(proxy)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(feed.Watch())
+		t.Cleanup(feed.AddWatcher())
 		stream++
 		server.RecordAck(stream, proxy)
 	}

@@ -64,10 +64,10 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(),
 		fields["ISTIO_VERSION"].GetStringValue()
 	n.EnvoyVersion, n.Cluster = EnvoyVersion(node), node.GetCluster()
-	n.IPv6 = fields[model.IPv6Key].GetStringValue() == "true"
+	n.IPv6 = fields[model.IPv6MetadataKey].GetStringValue() == "true"
 	for key, value := range fields {
 		text, ok := value.GetKind().(*structpb.Value_StringValue)
-		if ok && !model.IsPerProxyKey(key) {
+		if ok && !model.IsPerProxyMetadataKey(key) {
 			if n.Metadata == nil {
 				n.Metadata = map[string]string{}
 			}
@@ -78,9 +78,9 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 		if n.Metadata == nil {
 			n.Metadata = map[string]string{}
 		}
-		n.Metadata[model.IdentityKey] = "true"
+		n.Metadata[model.IdentityMetadataKey] = "true"
 	}
-	n.Identity = n.Metadata[model.IdentityKey] == "true"
+	n.Identity = n.Metadata[model.IdentityMetadataKey] == "true"
 	n.Locality = model.Locality{Region: node.GetLocality().GetRegion(),
 		Zone: node.GetLocality().GetZone(), Subzone: node.GetLocality().GetSubZone()}
 	if n.Locality == (model.Locality{}) {

@@ -26,7 +26,8 @@ func alone(t *testing.T, c *conformanceCase, s *suite) {
 	directory := t.TempDir()
 	file := filepath.Join(directory, c.name+".yaml")
 	write(t, file, c.mesh)
-	options := discovery.Options{Files: []string{file}, Namespace: "shop", ViewPerAddresses: true}
+	options := discovery.Options{Files: []string{file}, Namespace: "shop",
+		SeparateViewsByAddress: true}
 	if c.meshConfig != "" {
 		options.Settings.MeshConfigFile = filepath.Join(directory, "mesh")
 		write(t, options.Settings.MeshConfigFile, c.meshConfig)

@@ -17,9 +17,9 @@ type AccessLog = mesh.AccessLog
 // ReservedAddress is an address of the host that a listener outside the mesh uses.
 type ReservedAddress = mesh.ReservedAddress
 
-// Credentials is the location of certificates that Gateways and DestinationRules name as
+// CredentialLocation is the location of certificates that Gateways and DestinationRules name as
 // credentials.
-type Credentials = mesh.Credentials
+type CredentialLocation = mesh.CredentialLocation
 
 // Options configures a discovery server.
 type Options struct {
@@ -29,10 +29,10 @@ type Options struct {
 	Domain    string   // suffix of short host names; "": cluster.local
 	Settings  Settings // initial settings; see Configure
 
-	// ViewPerAddresses makes proxies with different addresses use separate views. If it is false,
+	// SeparateViewsByAddress makes proxies with different addresses use separate views. If it is false,
 	// proxies without interception that differ only in addresses share a view, so inbound listeners
 	// of a Sidecar must name their bind address. For proxies with interception see NewFleetServer.
-	ViewPerAddresses bool
+	SeparateViewsByAddress bool
 
 	// AwaitFiles makes the server withhold all resources until each of Files, and each directory
 	// that had policies in an earlier run, was listed once since the start. A path that is missing
@@ -53,22 +53,22 @@ type Options struct {
 	KeySetFile    string
 	KeySetRefresh time.Duration // interval at which key sets are fetched again; 0: 20 minutes
 
-	// FetchModules makes the server fetch the Wasm modules of extensions and put them into the
+	// FetchWasmModules makes the server fetch the Wasm modules of extensions and put them into the
 	// resources. If it is false, the clients are agents that fetch modules themselves, as istiod's
 	// clients do.
-	FetchModules bool
-	// ModuleFile is the file (mode 0600) with the fetched modules. "": after a start, no module is
+	FetchWasmModules bool
+	// WasmModuleFile is the file (mode 0600) with the fetched modules. "": after a start, no module is
 	// known until it was fetched.
-	ModuleFile string
+	WasmModuleFile string
 
 	// TypedConfigs checks typed_configs of EnvoyFilters whose types are not linked into this
 	// program. nil: Envoy alone checks them.
 	TypedConfigs *typedconfig.Checker
 
-	// FilesServedBefore reports whether an earlier server may have served Files. If that server did
-	// not check EnvoyFilters for unknown fields (lastgood.State.ChecksUnknownFields), EnvoyFilters
+	// FilesMayHaveBeenServed reports whether an earlier server may have served Files. If that server did
+	// not check EnvoyFilters for unknown fields (lastgood.State.WriterRefusedUnknownFields), EnvoyFilters
 	// with unknown fields remain in force.
-	FilesServedBefore bool
+	FilesMayHaveBeenServed bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
 	// MaxViewsPerIdentity bounds the kinds of proxies with one identity, and those of all proxies
@@ -78,10 +78,10 @@ type Options struct {
 	// file with the CA certificates that are trusted by default; "": the system's
 	SystemRoots string
 
-	// Namespaces returns the namespaces of the agent's proxies, including starting ones. Objects
+	// ProxyNamespaces returns the namespaces of the agent's proxies, including starting ones. Objects
 	// without a namespace are in the namespace of the proxy that gets them. nil: they are in
 	// Settings.Namespace. It must not block.
-	Namespaces func() []string
+	ProxyNamespaces func() []string
 
 	// OnTrustChange is called with the CA certificates (PEM) and the URLs of SPIFFE bundles in
 	// MeshConfig whenever a MeshConfig comes into force. nil: no call. It must not block.
@@ -131,7 +131,7 @@ type Settings struct {
 	MeshConfigFile    string            // file with Istio's MeshConfig; "": its defaults
 	ReservedAddresses []ReservedAddress // addresses that listeners of the mesh cannot use
 	// location of the certificates of Gateways and DestinationRules
-	Credentials   Credentials
+	Credentials   CredentialLocation
 	AccessLog     AccessLog     // access log of listeners; empty: that of MeshConfig
 	DebounceAfter time.Duration // time without changes before a push; 0: push at once
 	DebounceMax   time.Duration // longest delay of a push by further changes

@@ -57,7 +57,8 @@ spec:
 	} {
 		write(t, filepath.Join(directory, name+".yaml"), text)
 	}
-	server, _ := start(t, discovery.Options{Files: []string{directory}, ViewPerAddresses: true})
+	server, _ := start(t, discovery.Options{Files: []string{directory},
+		SeparateViewsByAddress: true})
 	for kind, want := range map[string]map[string]string{
 		"sidecar": {
 			"Cluster added ":                               "filter",

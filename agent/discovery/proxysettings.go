@@ -23,13 +23,13 @@ func (s *Server) ProxySettings(namespace string, labels map[string]string) Proxy
 	return s.config.world.ProxySettings(model.Node{Namespace: namespace, Labels: labels})
 }
 
-// ProxySettingsInputs returns, by file, a text with the settings in the file on which ProxySettings
+// ProxySettingsTextsByFile returns, by file, a text with the settings in the file on which ProxySettings
 // depends. If the result of ProxySettings changes for any proxy, the text of at least one file has
 // changed.
-func (s *Server) ProxySettingsInputs() map[string]string {
+func (s *Server) ProxySettingsTextsByFile() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	inputs := s.config.world.ProxyConfigTexts()
+	inputs := s.config.world.ProxyConfigTextsByFile()
 	if m := s.mesh; m.Concurrency != nil {
 		inputs[s.settings.MeshConfigFile] += fmt.Sprint(*m.Concurrency, " ")
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // TestProxySettings_FollowTheFiles changes MeshConfig, and changes, breaks and removes a
-// ProxyConfig. After each step, ProxySettings are those of the files, and ProxySettingsInputs
+// ProxyConfig. After each step, ProxySettings are those of the files, and ProxySettingsTextsByFile
 // differs for the changed file only. An invalid ProxyConfig changes neither.
 func TestProxySettings_FollowTheFiles(t *testing.T) {
 	folder := t.TempDir()
@@ -24,7 +24,7 @@ func TestProxySettings_FollowTheFiles(t *testing.T) {
 	options := discovery.Options{Files: []string{filepath.Dir(file)}, FilesAreLocal: true,
 		Settings: discovery.Settings{Namespace: "shop", MeshConfigFile: mesh}}
 	server, _ := start(t, options)
-	inputs := server.ProxySettingsInputs()
+	inputs := server.ProxySettingsTextsByFile()
 	expect := func(when string, workers int32, environment, problem string, changed ...string) {
 		t.Helper()
 		if err := server.Rescan(context.Background()); err != nil {
@@ -42,7 +42,7 @@ func TestProxySettings_FollowTheFiles(t *testing.T) {
 		if !strings.Contains(found, problem) || problem == "" && found != "" {
 			t.Errorf("%s: problems %q, want %q", when, found, problem)
 		}
-		now := server.ProxySettingsInputs()
+		now := server.ProxySettingsTextsByFile()
 		for _, path := range []string{mesh, file} {
 			if is, want := now[path] != inputs[path], strings.Contains(strings.Join(changed, " "),
 				path); is != want {

@@ -177,7 +177,7 @@ func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string
 	}
 	for _, typ := range streams[0].Types {
 		if typ.Type == resource.ClusterType && len(typ.Refused) == 0 &&
-			typ.Accepted.Before(snapshot.Published) || typ.Pending > 0 {
+			typ.AcceptedAt.Before(snapshot.Published) || typ.Pending > 0 {
 			return false, fmt.Sprintf("%+v", typ)
 		}
 	}

@@ -23,13 +23,13 @@ import (
 type refusedState struct {
 	kind
 	resource.RefusalState
-	Overrides []view.FilterOverride `json:"overrides,omitempty"`
+	Overrides []view.EnvoyFilterOverride `json:"overrides,omitempty"`
 }
 
 func (r refusedState) empty() bool { return len(r.Refused)+len(r.Overrides) == 0 }
 
 func (v *served) refusedState() refusedState {
-	return refusedState{v.kind, v.Feed().State(), v.FilterOverrides()}
+	return refusedState{v.kind, v.Feed().State(), v.EnvoyFilterOverrides()}
 }
 
 // maxRefusedStates bounds the number of kinds of proxies without a view whose refusals are
@@ -64,7 +64,7 @@ func (s *Server) inheritRefusals(v *served) {
 	}
 	if rank(best.kind) > 0 {
 		v.Feed().Restore(best.RefusalState)
-		v.RestoreFilterOverrides(best.Overrides)
+		v.RestoreEnvoyFilterOverrides(best.Overrides)
 	}
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
@@ -121,7 +121,7 @@ func (s *Server) readRefusals() (all []refusedState) {
 		}
 		failed := json.Unmarshal(record.Text, &state)
 		for _, text := range state.Overrides {
-			var one view.FilterOverride
+			var one view.EnvoyFilterOverride
 			// The record may have an EnvoyFilter that an earlier version of the agent found valid
 			// and this version does not. Only the overrides with that EnvoyFilter are skipped.
 			if invalid := json.Unmarshal(text, &one); invalid != nil {

@@ -26,7 +26,7 @@ func (s *Server) refused() {
 	defer s.mu.Unlock()
 	for _, v := range s.views {
 		snapshot, _ := v.Feed().Current()
-		for _, o := range v.OverrideFilters(snapshot.AllRefused()) {
+		for _, o := range v.OverrideEnvoyFilters(snapshot.AllRefused()) {
 			s.options.Logger.Warn("resource refused by proxy, publishing it with earlier EnvoyFilters",
 				"type", o.Key.Type, "name", o.Key.Name, "error", o.Reason)
 		}
@@ -42,14 +42,14 @@ func (s *Server) refused() {
 // retry makes all views send refused resources to the clients again. Callers hold mu.
 func (s *Server) retry() {
 	for _, v := range s.views {
-		v.RetryFilterOverrides()
+		v.RetryEnvoyFilterOverrides()
 	}
 }
 
 // refusedProblems returns the problems of resources that clients of a view refused.
 func (s *Server) refusedProblems(v *served) (all []Problem) {
-	for _, o := range v.FilterOverrides() {
-		for _, filter := range v.Suspects(o) {
+	for _, o := range v.EnvoyFilterOverrides() {
+		for _, filter := range v.SuspectedEnvoyFilters(o) {
 			all = append(all, refusedFilter(o, filter))
 		}
 	}
@@ -135,7 +135,7 @@ func described(r *resource.Resource) string {
 	if title, ok := credential.DescribeSecret(r.Name); ok {
 		return title
 	}
-	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + model.IstioName(r.Name)
+	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + model.IstioFilterName(r.Name)
 }
 
 // refusedProblem returns the problem of a refused resource, at the object that most likely caused
@@ -162,7 +162,7 @@ func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.Refus
 }
 
 // refusedFilter returns the problem of an EnvoyFilter that caused a resource to be refused.
-func refusedFilter(o view.FilterOverride, filter *object.Object) Problem {
+func refusedFilter(o view.EnvoyFilterOverride, filter *object.Object) Problem {
 	fix := "correct it; it is not in use for this resource"
 	if slices.ContainsFunc(o.Filters, func(f *object.Object) bool { return f.Key == filter.Key }) {
 		fix = "correct it; its version before stays in use for this resource"

@@ -107,7 +107,7 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 						strings.Contains(string(r.EncodedMessage()), test.code), "another EnvoyFilter"
 				})
 				l.reported(what, "EnvoyFilter shop/lua: Envoy refused the Listener")
-				if why := l.server.WithheldReason(); why != "" {
+				if why := l.server.ResourcesWithheldReason(); why != "" {
 					t.Errorf("%s: not ready: %s", what, why)
 				}
 			}
@@ -198,7 +198,7 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 	closed := func(what string) {
 		t.Helper()
 		eventually(t, what, func() (bool, string) {
-			why := l.server.WithheldReason()
+			why := l.server.ResourcesWithheldReason()
 			return strings.Contains(why, problem) && strings.Contains(why, "mesh.yaml:1 Sidecar"), why
 		})
 	}
@@ -217,7 +217,7 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 	}
 	l.put("strict.yaml", "# none\n")
 	eventually(t, "without the policy", func() (bool, string) {
-		return l.server.WithheldReason() == "", l.server.WithheldReason()
+		return l.server.ResourcesWithheldReason() == "", l.server.ResourcesWithheldReason()
 	})
 }
 
@@ -275,7 +275,7 @@ func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
 	closed := func(what string) {
 		t.Helper()
 		eventually(t, what, func() (bool, string) {
-			why := l.server.WithheldReason()
+			why := l.server.ResourcesWithheldReason()
 			return strings.Contains(why, "PeerAuthentication shop/default: the policy is not in force: "+
 				"Envoy refused the Listener "+moved), why
 		})
@@ -288,6 +288,7 @@ func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
 	l.put("mesh.yaml", one+strict)
 	eventually(t, "moved back", func() (bool, string) {
 		r := p.get(resource.ListenerType, inboundListener)
-		return l.server.WithheldReason() == "" && r != nil && !plain(t, r), l.server.WithheldReason()
+		return l.server.ResourcesWithheldReason() == "" && r != nil && !plain(t,
+			r), l.server.ResourcesWithheldReason()
 	})
 }

@@ -59,7 +59,7 @@ func TestRefusal_BadTelemetryHoldsBackNoPolicy(t *testing.T) {
 					return strings.Contains(string(r.EncodedMessage()), "/dev/stdout"), "no access log"
 				})
 				l.reported(what, problem)
-				if why := l.server.WithheldReason(); why != "" {
+				if why := l.server.ResourcesWithheldReason(); why != "" {
 					t.Errorf("%s: not ready: %s", what, why)
 				}
 			}

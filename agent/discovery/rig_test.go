@@ -63,11 +63,11 @@ type refusals struct {
 	all []string
 }
 
-func (*refusals) OnConnect(xds.Stream)                    {}
-func (*refusals) OnDisconnect(xds.Stream, error)          {}
-func (*refusals) OnPush(xds.Stream, xds.Push)             {}
-func (*refusals) OnAck(xds.Stream, string, string)        {}
-func (*refusals) OnRecovery(xds.Stream, string, []string) {}
+func (*refusals) OnConnect(xds.Stream)                        {}
+func (*refusals) OnDisconnect(xds.Stream, error)              {}
+func (*refusals) OnPush(xds.Stream, xds.Push)                 {}
+func (*refusals) OnAck(xds.Stream, string, string)            {}
+func (*refusals) OnNackResolved(xds.Stream, string, []string) {}
 func (r *refusals) OnNack(_ xds.Stream, refusal xds.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

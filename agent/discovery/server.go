@@ -61,7 +61,7 @@ type Server struct {
 
 	debounced, pushed *histogram.Histogram
 
-	closed atomic.Pointer[string] // result of WithheldReason; nil: ""
+	closed atomic.Pointer[string] // result of ResourcesWithheldReason; nil: ""
 	// objects that an older version of the agent replaced by earlier ones after a refusal; nil:
 	// none
 	reverted atomic.Pointer[lastgood.RevertedVersions]
@@ -109,7 +109,7 @@ func New(options Options) (*Server, error) {
 	s.keySets = s.newKeySets(roots)
 	s.modules = s.newModules()
 	s.refusals = s.readRefusals()
-	s.reverted.Store(lastGood.Reverted)
+	s.reverted.Store(lastGood.RevertedByOldAgent)
 	s.newer.Store(typedconfig.NewerThanLinkedAPI(options.Settings.EnvoyVersion))
 	if options.FilesAreLocal {
 		s.certificates = newCertificates(options.ProxyReadCheck, options.AgentReadCheck, inspectWait,
@@ -121,7 +121,7 @@ func New(options Options) (*Server, error) {
 	s.config = &configuration{namespace: options.Settings.Namespace,
 		store: newStore(options, s.check(),
 			lastGood), held: lastGood.Objects, away: lastGood.MissingPaths,
-		folders: lastGood.PolicyFolderInodes, policies: lastGood.PolicyCounts, lost: lastGood.PoliciesIncomplete}
+		folders: lastGood.PolicyFolderInodes, policies: lastGood.PolicyCountsByFile, lost: lastGood.PolicyRecordsIncomplete}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
@@ -130,9 +130,9 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateEnvoyFilters: check.unlinked, AwaitPaths: o.AwaitFiles,
 		LastGood: lastGood.Objects, MissingPaths: lastGood.MissingPaths,
-		PolicyFolderInodes: lastGood.PolicyFolderInodes, PolicyCounts: lastGood.PolicyCounts, PoliciesIncomplete: lastGood.PoliciesIncomplete,
-		TolerateUnknownFields: o.FilesServedBefore &&
-			!lastGood.ChecksUnknownFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
+		PolicyFolderInodes: lastGood.PolicyFolderInodes, PolicyCountsByFile: lastGood.PolicyCountsByFile, PolicyRecordsIncomplete: lastGood.PolicyRecordsIncomplete,
+		TolerateUnknownFields: o.FilesMayHaveBeenServed &&
+			!lastGood.WriterRefusedUnknownFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
 }
 
 // Run reads the files, and reads changed files again, until the context ends. It returns nil.

@@ -25,7 +25,7 @@ type FleetServer struct {
 	indexed       *model.Mesh                // Mesh from which index was built
 }
 
-// NewFleetServer returns the FleetServer of a server without Options.ViewPerAddresses. It must be
+// NewFleetServer returns the FleetServer of a server without Options.SeparateViewsByAddress. It must be
 // called before the server is used.
 func NewFleetServer(s *Server) *FleetServer {
 	shared := &FleetServer{Server: s, subscriptions: map[*subscription]struct{}{}}
@@ -42,7 +42,7 @@ type subscription struct {
 
 	view *served // current view; nil: none yet
 	// ports that the host serves; nil: the view depends on the host's first address instead
-	own *view.HostServicePorts
+	own *view.ServedPorts
 }
 
 // Subscribe returns a function that returns the current feed of a connected proxy, as Feed does,
@@ -131,7 +131,7 @@ func (s *FleetServer) end(sub *subscription) {
 }
 
 // ownPorts implements sharing.
-func (s *FleetServer) ownPorts(n model.Node) (addresses []string, own *view.HostServicePorts) {
+func (s *FleetServer) ownPorts(n model.Node) (addresses []string, own *view.ServedPorts) {
 	w := s.config.world
 	scope := w.SidecarScope(n)
 	if len(scope.Spec.GetIngress()) > 0 {
@@ -140,7 +140,7 @@ func (s *FleetServer) ownPorts(n model.Node) (addresses []string, own *view.Host
 	if s.indexed != w {
 		s.index, s.indexed = newAddressIndex(w), w
 	}
-	found := view.SelectHostServicePorts(w, n, scope, s.index.of(n.Addresses))
+	found := view.SelectServedPorts(w, n, scope, s.index.of(n.Addresses))
 	return nil, &found
 }
 
@@ -176,10 +176,10 @@ func (s *FleetServer) moveOne(sub *subscription) {
 	if now.own == nil {
 		return
 	}
-	served := sub.view.HostServicePorts()
+	served := sub.view.ServedPorts()
 	if served.SameObjects(*sub.own) && !served.SameObjects(*now.own) {
 		// the ports are the same, but their objects are newer versions
-		sub.view.SetHostServicePorts(*now.own)
+		sub.view.SetServedPorts(*now.own)
 		s.update(sub.view, model.ChangeSummary{})
 	}
 	sub.own = now.own

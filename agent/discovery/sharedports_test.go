@@ -131,7 +131,8 @@ func TestShared_CapturedHosts(t *testing.T) {
 	}
 	shared, own := t.TempDir(), t.TempDir()
 	fleet, changes := startShared(t, discovery.Options{Files: []string{shared}})
-	alone, changesAlone := start(t, discovery.Options{Files: []string{own}, ViewPerAddresses: true})
+	alone, changesAlone := start(t, discovery.Options{Files: []string{own},
+		SeparateViewsByAddress: true})
 	var proxies []*proxyOfFleet
 	for i := range 4 {
 		p, end, err := subscribe(t, fleet, "", capturedAt(fmt.Sprintf("10.0.0.%d", i+1)))
@@ -201,7 +202,7 @@ func TestShared_ViewsOfOneIdentity(t *testing.T) {
 			}
 			continue
 		}
-		leave := p.feed.Watch()
+		leave := p.feed.AddWatcher()
 		defer leave()
 	}
 	if refused != 96 {
@@ -215,7 +216,7 @@ func TestShared_ViewsOfOneIdentity(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer end()
-		leave := p.feed.Watch()
+		leave := p.feed.AddWatcher()
 		defer leave()
 		_, newer := p.feed.Current()
 		write(t, path, fmt.Sprintf(webEntry, "web", fmt.Sprintf("10.0.0.%d", i+2)))
@@ -263,7 +264,7 @@ func TestShared_NobodyMovesWhileNothingIsServed(t *testing.T) {
 	push(policy)
 	served("10.0.0.1")
 	push(service)
-	if server.WithheldReason() == "" {
+	if server.ResourcesWithheldReason() == "" {
 		t.Fatal("something is served")
 	}
 	if got := contentOf(t, p.current(t)); got != before {

@@ -55,7 +55,7 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 			Message: "a ProxyConfig has no effect: the processes of proxies are those of their hosts",
 			Fix:     remoteFix})
 	}
-	if message := c.reverted().ObjectRefusal(o); message != "" {
+	if message := c.reverted().WhyObjectReverted(o); message != "" {
 		findings = append(findings, object.Finding{Severity: condition.Error, Message: message,
 			Fix: revertedFix})
 	}

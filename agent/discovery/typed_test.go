@@ -43,7 +43,7 @@ type typed struct {
 // newTyped returns a checker that accepts only the field "good".
 func newTyped() *typed {
 	c := &typed{}
-	c.checker.Run = func(_ context.Context, configs []typedconfig.Config) (
+	c.checker.RunProcess = func(_ context.Context, configs []typedconfig.Config) (
 		[][]typedconfig.Finding, error) {
 		c.runs.Add(1)
 		if c.fails.Load() {
@@ -77,7 +77,7 @@ func newTypedRig(t *testing.T, field, lastGood string, c *typed) *typedRig {
 		changes: make(chan []string)}
 	r.write(field)
 	r.server, _ = start(t, discovery.Options{Files: []string{filepath.Dir(r.file)}, LastGoodFile: lastGood,
-		FilesServedBefore: filepath.Base(lastGood) == "served.json", ChangedPaths: r.changes, TypedConfigs: &c.checker})
+		FilesMayHaveBeenServed: filepath.Base(lastGood) == "served.json", ChangedPaths: r.changes, TypedConfigs: &c.checker})
 	feedOf(t, r.server, "sidecar")
 	return r
 }
@@ -208,7 +208,7 @@ func TestTypedConfigs_NewerEnvoyMayHaveFields(t *testing.T) {
 		"value: {lb_polici: RANDOM,\n  lb_policy: NEWEST}}}]}\n")
 	for _, newer := range []bool{false, true} {
 		problems, err := discovery.Check([]string{file},
-			discovery.CheckOptions{EnvoyIsNewer: func() bool { return newer }})
+			discovery.CheckOptions{EnvoyIsNewerThanAPI: func() bool { return newer }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -123,7 +123,7 @@ func admitsWithoutExtensions(accepted, newest *resource.Resource) bool {
 func extensionNames(r *resource.Resource) (names []string) {
 	for _, chain := range filterChains(r) {
 		eachFilter(chain, func(name string, _ *anypb.Any) {
-			if strings.HasPrefix(name, model.ExtensionPrefix) {
+			if strings.HasPrefix(name, model.ExtensionNamePrefix) {
 				names = append(names, name)
 			}
 		})

@@ -79,11 +79,11 @@ func eachFilter(chain *listenerv3.FilterChain, visit func(name string, config *a
 func (g guard) rules() (rules *rbacv3.RBAC, ok bool) {
 	var requests httprbacv3.RBAC
 	if g.config.UnmarshalTo(&requests) == nil {
-		return requests.Rules, translate.IsDryRunPrefix(requests.ShadowRulesStatPrefix)
+		return requests.Rules, translate.IsDryRunStatPrefix(requests.ShadowRulesStatPrefix)
 	}
 	var connections networkrbacv3.RBAC
 	if g.config.UnmarshalTo(&connections) == nil {
-		return connections.Rules, translate.IsDryRunPrefix(connections.ShadowRulesStatPrefix)
+		return connections.Rules, translate.IsDryRunStatPrefix(connections.ShadowRulesStatPrefix)
 	}
 	return nil, false
 }

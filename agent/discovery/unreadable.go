@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// UnreadableFiles checks the current certificate files of all proxies. By the name of the secret,
+// UnreadableSecretFiles checks the current certificate files of all proxies. By the name of the secret,
 // it returns the problem of each file that a proxy starting now could not read.
-func (s *Server) UnreadableFiles() map[string]Problem {
+func (s *Server) UnreadableSecretFiles() map[string]Problem {
 	if s.certificates == nil {
 		return nil // the files are on other hosts
 	}
@@ -42,9 +42,9 @@ func (s *Server) UnreadableFiles() map[string]Problem {
 	return found
 }
 
-// SecretUsers returns, by the name of a secret, the objects that use it, sorted by position and
+// ObjectsUsingSecrets returns, by the name of a secret, the objects that use it, sorted by position and
 // without duplicates.
-func (s *Server) SecretUsers() map[string][]resource.Origin {
+func (s *Server) ObjectsUsingSecrets() map[string][]resource.Origin {
 	found := map[string][]resource.Origin{}
 	s.mu.Lock()
 	for _, v := range s.views {

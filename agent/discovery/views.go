@@ -50,7 +50,7 @@ type sharing interface {
 	// ownPorts returns what replaces the addresses of a captured proxy in its view: the service
 	// ports that its host serves. If its Sidecar has ingress listeners, which may need an address,
 	// it returns the host's first address instead, and own is nil.
-	ownPorts(n model.Node) (addresses []string, own *view.HostServicePorts)
+	ownPorts(n model.Node) (addresses []string, own *view.ServedPorts)
 	// move notifies the proxies that have another view after a change.
 	move(touched model.ChangeSummary)
 	// problems returns the problems of the ports that the hosts of connected proxies serve.
@@ -61,22 +61,22 @@ type sharing interface {
 // addresses are equal.
 type none struct{}
 
-func (none) ownPorts(n model.Node) ([]string, *view.HostServicePorts) { return n.Addresses, nil }
-func (none) move(model.ChangeSummary)                                 {}
-func (none) problems() []Problem                                      { return nil }
+func (none) ownPorts(n model.Node) ([]string, *view.ServedPorts) { return n.Addresses, nil }
+func (none) move(model.ChangeSummary)                            {}
+func (none) problems() []Problem                                 { return nil }
 
 // class holds the properties that determine a proxy's view.
 type class struct {
 	kind
-	node model.Node             // node of the view; proxies of the class may differ in its addresses
-	own  *view.HostServicePorts // ports that the hosts serve; nil: the ports at the addresses of node
+	node model.Node        // node of the view; proxies of the class may differ in its addresses
+	own  *view.ServedPorts // ports that the hosts serve; nil: the ports at the addresses of node
 }
 
 // classify returns the class of a proxy. Callers of classify and viewFor hold mu.
 func (s *Server) classify(n model.Node, proxy string) class {
 	c := class{node: n}
 	switch {
-	case s.options.ViewPerAddresses:
+	case s.options.SeparateViewsByAddress:
 	case n.IsIntercepted():
 		c.node.Addresses, c.own = s.sharing.ownPorts(n)
 	default:
@@ -115,7 +115,7 @@ func (s *Server) viewFor(of class) (*served, error) {
 		return nil, err
 	}
 	if of.own != nil {
-		made.SetHostServicePorts(*of.own)
+		made.SetServedPorts(*of.own)
 	}
 	v := &served{ProxyView: made, namespace: namespace, requested: now, kind: of.kind, created: now}
 	made.Feed().OnRefusal(func() {

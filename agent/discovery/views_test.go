@@ -25,7 +25,7 @@ func TestViews_DropsIdleOnes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return feed.Watch()
+			return feed.AddWatcher()
 		}
 		holds := func(when string, views int) {
 			t.Helper()
@@ -71,7 +71,7 @@ func TestViews_InventedNodesCostNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer feed.Watch()()
+		defer feed.AddWatcher()()
 		refused := 0
 		var leave func()
 		for i := range 100 {
@@ -81,7 +81,7 @@ func TestViews_InventedNodesCostNothing(t *testing.T) {
 				refused++
 				continue
 			}
-			leave = invented.Watch()
+			leave = invented.AddWatcher()
 			defer leave()
 		}
 		if views := server.Stats().Views; refused != 93 || views != 8 {

@@ -49,11 +49,11 @@ type LogWriteFailures struct {
 // Options configures a Checker.
 type Options struct {
 	Folders func() []Folder
-	// Failures reads the current number of failed writes to log files. It returns nil, nil if Envoy
+	// LogWriteFailures reads the current number of failed writes to log files. It returns nil, nil if Envoy
 	// writes no log file, and an error if the number is unknown.
-	Failures   func(ctx context.Context) (*LogWriteFailures, error)
-	Conditions *condition.Registry
-	Logger     *slog.Logger
+	LogWriteFailures func(ctx context.Context) (*LogWriteFailures, error)
+	Conditions       *condition.Registry
+	Logger           *slog.Logger
 }
 
 // Checker checks the folders.
@@ -114,7 +114,7 @@ func (c *Checker) report(code, sentence string) {
 // not change while the number is unknown, or at the first check of a new epoch, which has nothing
 // to compare with.
 func (c *Checker) checkLogs(ctx context.Context) {
-	now, err := c.options.Failures(ctx)
+	now, err := c.options.LogWriteFailures(ctx)
 	if err != nil {
 		c.options.Logger.Debug("cannot read number of failed writes from Envoy", "error", err)
 		return

@@ -62,9 +62,10 @@ func TestChecker_FullFileSystem(t *testing.T) {
 				t.Fatal("this test must run as root: ", err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(folder, unix.MNT_DETACH) })
-			c, conditions := start(t, Options{Failures: noFailures, Folders: func() []Folder {
-				return []Folder{{folder, "nothing is kept"}, {"/nonexistent", ""}}
-			}})
+			c, conditions := start(t, Options{LogWriteFailures: noFailures,
+				Folders: func() []Folder {
+					return []Folder{{folder, "nothing is kept"}, {"/nonexistent", ""}}
+				}})
 			if err := fault.fill(folder); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +87,8 @@ func TestChecker_FullFileSystem(t *testing.T) {
 // A file system that hangs does not delay the agent's stop.
 func TestChecker_HangingFileSystem(t *testing.T) {
 	release := make(chan struct{})
-	c := New(Options{Failures: noFailures, Folders: func() []Folder { <-release; return nil },
+	c := New(Options{LogWriteFailures: noFailures,
+		Folders:    func() []Folder { <-release; return nil },
 		Conditions: condition.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -100,7 +102,7 @@ func TestChecker_LinesLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make(chan func() (*LogWriteFailures, error), 10)
 		_, conditions := start(t, Options{Folders: func() []Folder { return nil },
-			Failures: func(context.Context) (*LogWriteFailures, error) {
+			LogWriteFailures: func(context.Context) (*LogWriteFailures, error) {
 				if read, ok := <-counts; ok {
 					return read()
 				}

@@ -14,7 +14,7 @@ import (
 // network namespace of its own and needs root.
 func TestLocalAddresses_ForgetAMovedAddress(t *testing.T) {
 	t.Parallel()
-	if !parts.InOwnNetwork(t) {
+	if !parts.RerunInOwnNetwork(t) {
 		return
 	}
 	ip := func(arguments string) {

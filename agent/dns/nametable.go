@@ -36,7 +36,7 @@ func ParseNameTable(message []byte) ([]Name, error) {
 					case 2:
 						registry = string(value)
 					case 3:
-						n.Short = string(value)
+						n.ShortName = string(value)
 					case 4:
 						n.Namespace = string(value)
 					}
@@ -46,7 +46,7 @@ func ParseNameTable(message []byte) ([]Name, error) {
 			return nil
 		})
 		if registry != "Kubernetes" {
-			n.Short = ""
+			n.ShortName = ""
 		}
 		names = append(names, n)
 		return err

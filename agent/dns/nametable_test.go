@@ -21,7 +21,7 @@ func encode(names []Name) []byte {
 		}
 		info = field(info, 1, "10.0.0.0/8") // istiod may send networks
 		registry := "External"
-		if n.Short != "" {
+		if n.ShortName != "" {
 			registry = "Kubernetes"
 		}
 		info = field(field(field(info, 2, registry), 3, n.Host[:2]), 4, n.Namespace)
@@ -32,7 +32,7 @@ func encode(names []Name) []byte {
 
 func TestNameTable_Decodes(t *testing.T) {
 	want := []Name{{Host: "db.example", Addresses: addresses("240.240.0.1", "fd00::1")},
-		{Host: "re.shop.svc.cluster.local", Short: "re", Namespace: "shop"}}
+		{Host: "re.shop.svc.cluster.local", ShortName: "re", Namespace: "shop"}}
 	got, err := ParseNameTable(encode([]Name{want[1], want[0]}))
 	diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
 	if err != nil || diff != "" {

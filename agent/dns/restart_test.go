@@ -31,7 +31,7 @@ type instance struct {
 
 func startInstance(t *testing.T, manager *fdstoretest.Manager, options Options) *instance {
 	t.Helper()
-	options.Store = manager.Start()
+	options.Store = manager.StartService()
 	options.Conditions, options.Logger = condition.NewRegistry(), slog.New(slog.DiscardHandler)
 	options.ResolvConf = []string{filepath.Join(t.TempDir(), "resolv.conf")}
 	manager.Count("") // processes the messages that the store has sent
@@ -214,18 +214,18 @@ func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 	}
 	defer func() { _ = near.Close() }()
 	manager := fdstoretest.New(t)
-	if err := manager.Start().Add(storedRoute, far); err != nil {
+	if err := manager.StartService().Add(storedRoute, far); err != nil {
 		t.Fatal(err)
 	}
 	_ = far.Close()
 	if n := manager.Count(storedRoute); n != 1 {
 		t.Fatalf("%d descriptors are stored", n)
 	}
-	store := manager.Start()
+	store := manager.StartService()
 	_ = New(Options{Listen: "127.0.0.1:15053", Store: store, Conditions: condition.NewRegistry(),
 		Logger: slog.New(slog.DiscardHandler)})
 	// as the agent does after it has created all its components
-	if err := store.Discard(); err != nil {
+	if err := store.CloseRemaining(); err != nil {
 		t.Fatal(err)
 	}
 	if n := manager.Count(storedRoute); n != 0 {

@@ -233,11 +233,11 @@ func addresses(texts ...string) (all []netip.Addr) {
 func meshNames() []Name {
 	return []Name{
 		{Host: "reviews.shop.svc.cluster.local", Addresses: addresses("10.96.0.1", "fd00::1"),
-			Ports: []Port{{Name: "http", Number: 9080}},
-			Short: "reviews", Namespace: "shop"},
-		{Host: "db.data.svc.cluster.local", Addresses: addresses("10.96.0.2"), Short: "db",
+			Ports:     []Port{{Name: "http", Number: 9080}},
+			ShortName: "reviews", Namespace: "shop"},
+		{Host: "db.data.svc.cluster.local", Addresses: addresses("10.96.0.2"), ShortName: "db",
 			Namespace: "data"},
-		{Host: "db.data.svc.other.mesh", Addresses: addresses("10.97.0.2"), Short: "db",
+		{Host: "db.data.svc.other.mesh", Addresses: addresses("10.97.0.2"), ShortName: "db",
 			Namespace: "data"},
 		{Host: "Payments.Example.com", Addresses: addresses("240.240.0.1")},
 		{Host: "*.wild.example", Addresses: addresses("240.240.0.2")},

@@ -104,8 +104,8 @@ func routed(names []Name) []string {
 	found := map[string]bool{}
 	for _, n := range names {
 		domain := strings.TrimPrefix(strings.ToLower(n.Host), "*.")
-		if n.Short != "" {
-			domain = strings.TrimPrefix(domain, strings.ToLower(n.Short+"."+n.Namespace+"."))
+		if n.ShortName != "" {
+			domain = strings.TrimPrefix(domain, strings.ToLower(n.ShortName+"."+n.Namespace+"."))
 		}
 		_, ok := dns.IsDomainName(domain)
 		if ok && len(domain) <= maxDomainName && !strings.ContainsFunc(domain, unprintable) {

@@ -53,7 +53,7 @@ type Options struct {
 
 // Stats are counters since the start.
 type Stats struct {
-	FromNameTable, ForwardedQueries, CachedAnswers, RefusedQueries, FailedQueries uint64
+	NameTableAnswers, ForwardedQueries, CachedAnswers, RefusedQueries, FailedQueries uint64
 }
 
 // Server is the DNS proxy. It is ready once it listens, or has raised the condition that it cannot
@@ -112,7 +112,7 @@ func (s *Server) Serving() bool { return s.listening.Load() && s.table.Load() !=
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	return Stats{FromNameTable: s.tableHits.Load(), ForwardedQueries: s.forwarded.Load(),
+	return Stats{NameTableAnswers: s.tableHits.Load(), ForwardedQueries: s.forwarded.Load(),
 		CachedAnswers:  s.cached.Load(),
 		RefusedQueries: s.refused.Load(), FailedQueries: s.failed.Load()}
 }

@@ -15,9 +15,9 @@ type Name struct {
 	Host      string // without final dot; *.SUFFIX matches all names below SUFFIX
 	Addresses []netip.Addr
 	Ports     []Port // for answers to SRV queries
-	// Short and Namespace form the short names of a Kubernetes host, as in Istio: Short.Namespace,
+	// ShortName and Namespace form the short names of a Kubernetes host, as in Istio: Short.Namespace,
 	// Short.Namespace.svc and, in the node's namespace, Short. Short is "" for other hosts.
-	Short, Namespace string
+	ShortName, Namespace string
 }
 
 // Port is a named port of a host.
@@ -89,13 +89,14 @@ func (t *table) add(name string, h *host) bool {
 // domain.
 func (n Name) shortNames(node Node) []string {
 	domain := strings.TrimPrefix(node.Domain, node.Namespace+".") // svc.cluster.local
-	if n.Short == "" || domain == "" || !strings.HasSuffix(n.Host, "."+domain) {
+	if n.ShortName == "" || domain == "" || !strings.HasSuffix(n.Host, "."+domain) {
 		return nil
 	}
 	first, _, _ := strings.Cut(domain, ".")
-	names := []string{n.Short + "." + n.Namespace, n.Short + "." + n.Namespace + "." + first}
+	names := []string{n.ShortName + "." + n.Namespace,
+		n.ShortName + "." + n.Namespace + "." + first}
 	if n.Namespace == node.Namespace {
-		names = append(names, n.Short)
+		names = append(names, n.ShortName)
 	}
 	return names
 }

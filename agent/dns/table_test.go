@@ -117,7 +117,7 @@ func TestTable_ReplacesForwardedAnswers(t *testing.T) {
 		if got := summary(r.query("a.example.org.", dns.TypeA)); got != want {
 			t.Fatalf("got %s, want %s", got, want)
 		}
-		if r.Stats().FromNameTable == 0 {
+		if r.Stats().NameTableAnswers == 0 {
 			r.SetNames([]Name{{Host: "a.example.org", Addresses: addresses("240.240.0.9")}})
 		} else {
 			r.SetNames(nil)

@@ -125,7 +125,7 @@ func describe(names []Name) string {
 	}
 	all := make([]name, len(names))
 	for i, n := range names {
-		all[i] = name{n.Host, fmt.Sprint(n.Addresses), n.Short, n.Namespace}
+		all[i] = name{n.Host, fmt.Sprint(n.Addresses), n.ShortName, n.Namespace}
 	}
 	return fmt.Sprint(all)
 }

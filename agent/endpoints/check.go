@@ -86,7 +86,7 @@ func (t *Tracker) check(ctx context.Context) {
 	now := time.Now()
 	looked := t.looked
 	if err == nil {
-		t.byClient, t.looked = seen.ClientChosenClusters, now
+		t.byClient, t.looked = seen.ClustersWithClientChosenEndpoints, now
 	}
 	if err == nil && (blind || len(t.providers) > 0) {
 		t.compare(seen, blind, looked, now)
@@ -125,7 +125,7 @@ func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 		p.restart(seen) // the old epoch's last counters are unknown
 		return false
 	}
-	since := base.Hosts[p.Key]
+	since := base.Endpoints[p.Key]
 	var succeeded bool
 	if provider {
 		succeeded = c.served(since, now.Sub(p.LastFailure))
@@ -165,7 +165,7 @@ func (t *Tracker) findEmpty(ctx context.Context) {
 	if !nowhere {
 		return
 	}
-	now, err := t.options.EmptyClusters(ctx)
+	now, err := t.options.RequestsWithoutEndpoint(ctx)
 	if err != nil {
 		t.options.Logger.Debug("cannot read from Envoy which clusters have no endpoint", "error", err)
 		return
@@ -200,14 +200,14 @@ func (t *Tracker) compare(seen Snapshot, all bool, looked, now time.Time) {
 	if before == nil { // without previous counters, the failures may be old
 		return
 	}
-	for key, c := range t.before.Hosts {
+	for key, c := range t.before.Endpoints {
 		provider := t.providers[key.Cluster] != ""
 		if p := t.failing[key]; !all && (!provider || p != nil && p.LastFailure.After(looked)) {
 			continue // reported by the log of failures
 		}
 		var old Counters
 		if before.Epoch == seen.Epoch {
-			old = before.Hosts[key]
+			old = before.Endpoints[key]
 		}
 		if c.ConnectFails > old.ConnectFails {
 			t.report(Failure{key, "cannot connect", c.ConnectFails - old.ConnectFails}, now)
@@ -224,10 +224,10 @@ func (t *Tracker) compare(seen Snapshot, all bool, looked, now time.Time) {
 
 // failed returns the counters of endpoints with failures.
 func (s Snapshot) failed() *Snapshot {
-	found := &Snapshot{Epoch: s.Epoch, Hosts: map[Key]Counters{}}
-	for key, c := range s.Hosts {
+	found := &Snapshot{Epoch: s.Epoch, Endpoints: map[Key]Counters{}}
+	for key, c := range s.Endpoints {
 		if c.failures() > 0 && !ignored(key.Cluster) {
-			found.Hosts[key] = c
+			found.Endpoints[key] = c
 		}
 	}
 	return found
@@ -237,16 +237,16 @@ func (s Snapshot) failed() *Snapshot {
 // sums over its endpoints.
 func (s Snapshot) of(key Key) Counters {
 	if key.Address != "" {
-		return s.Hosts[key]
+		return s.Endpoints[key]
 	}
 	var sum Counters
-	for other, c := range s.Hosts {
+	for other, c := range s.Endpoints {
 		if other.Cluster == key.Cluster {
 			sum.Requests += c.Requests
 			sum.Success += c.Success
 			sum.Connects += c.Connects
 			sum.ConnectFails += c.ConnectFails
-			sum.Connections += c.Connections
+			sum.ActiveConnections += c.ActiveConnections
 		}
 	}
 	return sum
@@ -254,13 +254,13 @@ func (s Snapshot) of(key Key) Counters {
 
 // only returns a Snapshot with the counters of one endpoint.
 func (s Snapshot) only(key Key) *Snapshot {
-	return &Snapshot{Epoch: s.Epoch, Hosts: map[Key]Counters{key: s.of(key)}}
+	return &Snapshot{Epoch: s.Epoch, Endpoints: map[Key]Counters{key: s.of(key)}}
 }
 
 // has reports whether the epoch has an endpoint. It reports false for a cluster without endpoints,
 // which Envoy does not list.
 func (s Snapshot) has(key Key) bool {
-	_, ok := s.Hosts[key]
+	_, ok := s.Endpoints[key]
 	return ok || key.Address == ""
 }
 

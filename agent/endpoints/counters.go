@@ -35,12 +35,12 @@ func ParseClusters(body []byte, epoch int) (Snapshot, error) {
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return Snapshot{}, fmt.Errorf("read Envoy's clusters: %w", err)
 	}
-	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{},
-		ClientChosenClusters: map[string]bool{}}
+	found := Snapshot{Epoch: epoch, Endpoints: map[Key]Counters{},
+		ClustersWithClientChosenEndpoints: map[string]bool{}}
 	for _, cluster := range answer.Clusters {
 		for _, host := range cluster.Hosts {
 			if originalDestination(cluster.Name, host.Hostname) {
-				found.ClientChosenClusters[cluster.Name] = true
+				found.ClustersWithClientChosenEndpoints[cluster.Name] = true
 				break
 			}
 			address := host.Address.Pipe.Path
@@ -50,13 +50,13 @@ func ParseClusters(body []byte, epoch int) (Snapshot, error) {
 			var c Counters
 			fields := map[string]*uint64{"rq_total": &c.Requests, "rq_success": &c.Success, "rq_error": &c.Errors,
 				"rq_timeout": &c.Timeouts, "cx_total": &c.Connects,
-				"cx_connect_fail": &c.ConnectFails, "cx_active": &c.Connections}
+				"cx_connect_fail": &c.ConnectFails, "cx_active": &c.ActiveConnections}
 			for _, stat := range host.Stats {
 				if field := fields[stat.Name]; field != nil {
 					*field, _ = strconv.ParseUint(stat.Value, 10, 64) // an absent counter is 0
 				}
 			}
-			found.Hosts[Key{cluster.Name, address}] = c
+			found.Endpoints[Key{cluster.Name, address}] = c
 		}
 	}
 	return found, nil

@@ -13,23 +13,23 @@ import (
 // ConditionDropped is active while Envoy drops log entries or spans.
 const ConditionDropped = "log-entries-dropped"
 
-// DropFilter selects the statistics of dropped log entries and spans.
-const DropFilter = `^(access_logs\..*\.logs_dropped|` +
+// DroppedTelemetryFilter selects the statistics of dropped log entries and spans.
+const DroppedTelemetryFilter = `^(access_logs\..*\.logs_dropped|` +
 	`tracing\..*\.(reports_(dropped|failed|skipped_no_cluster)|(spans|segments)_dropped))$`
 
 // sharedDrops is the statistic of all gRPC access logs: those of MeshConfig's providers, and
 // Outrider's log of failures.
 const sharedDrops = "access_logs.grpc_access_log.logs_dropped"
 
-// Drops are the counters that DropFilter selects, of an epoch.
-type Drops struct {
+// DroppedTelemetry are the counters that DroppedTelemetryFilter selects, of an epoch.
+type DroppedTelemetry struct {
 	Epoch  int
 	Counts map[string]uint64
 }
 
 // dropState is the state of checkDrops.
 type dropState struct {
-	before   *Drops
+	before   *DroppedTelemetry
 	failures uint64    // Tracker.total when before was read
 	at       time.Time // when before was read
 	last     time.Time // when Envoy last dropped something
@@ -52,7 +52,7 @@ func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	case now.Sub(d.at) < openPeriod:
 		return
 	}
-	seen, err := t.options.ReadDrops(ctx)
+	seen, err := t.options.ReadDroppedTelemetry(ctx)
 	if err != nil {
 		t.options.Logger.Debug("cannot read counters of dropped log entries and spans from Envoy",
 			"error", err)
@@ -83,7 +83,7 @@ func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	}
 }
 
-// kindOf returns what a statistic of DropFilter counts.
+// kindOf returns what a statistic of DroppedTelemetryFilter counts.
 func kindOf(name string) string {
 	switch kind := strings.Split(name, "."); {
 	case kind[0] == "tracing":

@@ -86,8 +86,8 @@ type Problem struct {
 
 // Counters are Envoy's counters of an endpoint.
 type Counters struct {
-	Requests, Success, Errors, Timeouts uint64 // rq_total, rq_success, rq_error, rq_timeout
-	Connects, ConnectFails, Connections uint64 // cx_total, cx_connect_fail, cx_active
+	Requests, Success, Errors, Timeouts       uint64 // rq_total, rq_success, rq_error, rq_timeout
+	Connects, ConnectFails, ActiveConnections uint64 // cx_total, cx_connect_fail, cx_active
 }
 
 // succeeded reports whether there was a success since earlier counters. With HTTP, that is a
@@ -119,33 +119,33 @@ func (c Counters) served(since Counters, ago time.Duration) bool {
 func (c Counters) begun() int64 { return int64(c.Connects) - int64(c.ConnectFails) }
 
 // closed returns the number of connections that were established and are closed.
-func (c Counters) closed() int64 { return c.begun() - int64(c.Connections) }
+func (c Counters) closed() int64 { return c.begun() - int64(c.ActiveConnections) }
 
 // Snapshot holds the counters of all endpoints of an epoch.
 type Snapshot struct {
-	Epoch int
-	Hosts map[Key]Counters
-	// ClientChosenClusters has the clusters whose endpoints clients choose. They are not in Hosts.
-	ClientChosenClusters map[string]bool
+	Epoch     int
+	Endpoints map[Key]Counters
+	// ClustersWithClientChosenEndpoints has the clusters whose endpoints clients choose. They are not in Hosts.
+	ClustersWithClientChosenEndpoints map[string]bool
 }
 
 // Options configure a Tracker.
 type Options struct {
 	// ReadCounters reads the counters of the live epoch.
 	ReadCounters func(ctx context.Context) (Snapshot, error)
-	// EmptyClusters returns, by cluster, how many requests of the live epoch found no healthy
+	// RequestsWithoutEndpoint returns, by cluster, how many requests of the live epoch found no healthy
 	// endpoint.
-	EmptyClusters func(ctx context.Context) (map[string]uint64, error)
+	RequestsWithoutEndpoint func(ctx context.Context) (map[string]uint64, error)
 	// HasNoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
 	// counters show them.
 	HasNoFailureLog func() bool
-	// ProviderClusters returns the providers of MeshConfig, for display, by the cluster of their
+	// ProvidersByCluster returns the providers of MeshConfig, for display, by the cluster of their
 	// service. Requests that Envoy itself sends to these services are not in the log of failures.
-	ProviderClusters func() map[string]string
-	// ReadDrops reads how many log entries and spans the live epoch has dropped, by statistic.
-	ReadDrops  func(ctx context.Context) (Drops, error)
-	Conditions *condition.Registry
-	Logger     *slog.Logger
+	ProvidersByCluster func() map[string]string
+	// ReadDroppedTelemetry reads how many log entries and spans the live epoch has dropped, by statistic.
+	ReadDroppedTelemetry func(ctx context.Context) (DroppedTelemetry, error)
+	Conditions           *condition.Registry
+	Logger               *slog.Logger
 }
 
 // Tracker tracks failing endpoints. It is safe for concurrent use.
@@ -166,7 +166,7 @@ type Tracker struct {
 	looked  time.Time // time of the last read of the counters
 	// byClient has the clusters in the last counters whose endpoints clients choose.
 	byClient  map[string]bool
-	providers map[string]string // result of the last call of Options.ProviderClusters
+	providers map[string]string // result of the last call of Options.ProvidersByCluster
 	drops     dropState         // owned by Run
 }
 
@@ -214,7 +214,7 @@ func (t *Tracker) RecheckProviders() {
 
 // takeProviders stores the current providers. It reports whether there were none before.
 func (t *Tracker) takeProviders() bool {
-	providers := t.options.ProviderClusters()
+	providers := t.options.ProvidersByCluster()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	first := len(t.providers) == 0 && len(providers) > 0

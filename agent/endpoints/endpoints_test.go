@@ -24,7 +24,7 @@ type bench struct {
 	seen      Snapshot
 	reads     int
 	providers map[string]string
-	dropped   Drops
+	dropped   DroppedTelemetry
 }
 
 // provide makes the endpoint web one of a provider.
@@ -39,29 +39,32 @@ func (b *bench) provide() {
 func (b *bench) drop(epoch int, statistic string, count uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.dropped = Drops{epoch, map[string]uint64{statistic: count}}
+	b.dropped = DroppedTelemetry{epoch, map[string]uint64{statistic: count}}
 }
 
 // set replaces the counters that the Tracker reads.
 func (b *bench) set(epoch int, hosts map[Key]Counters) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.seen = Snapshot{Epoch: epoch, Hosts: hosts}
+	b.seen = Snapshot{Epoch: epoch, Endpoints: hosts}
 }
 
 func run(t *testing.T, blind bool, test func(*bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{board: condition.NewRegistry(),
-			seen: Snapshot{Hosts: map[Key]Counters{web: {Requests: 1}}}}
+			seen: Snapshot{Endpoints: map[Key]Counters{web: {Requests: 1}}}}
 		b.Tracker = New(Options{Conditions: b.board, HasNoFailureLog: func() bool { return blind },
-			EmptyClusters: func(context.Context) (map[string]uint64, error) { return nil, nil },
-			Logger:        slog.New(slog.NewTextHandler(&b.log, nil)),
-			ProviderClusters: func() map[string]string {
+			RequestsWithoutEndpoint: func(context.Context) (map[string]uint64, error) {
+				return nil,
+					nil
+			},
+			Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
+			ProvidersByCluster: func() map[string]string {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return b.providers
 			},
-			ReadDrops: func(context.Context) (Drops, error) {
+			ReadDroppedTelemetry: func(context.Context) (DroppedTelemetry, error) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return b.dropped, nil
@@ -208,7 +211,7 @@ func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1}})
 		b.RecordFailure(refused)
 		b.after(5 * time.Second)
-		b.set(0, map[Key]Counters{web: {Connects: 2, ConnectFails: 1, Connections: 1}})
+		b.set(0, map[Key]Counters{web: {Connects: 2, ConnectFails: 1, ActiveConnections: 1}})
 		if b.after(20 * time.Second); b.sentence() == "" {
 			t.Error("a pending connection ended the problem")
 		}
@@ -223,7 +226,7 @@ func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 // which must not end a problem.
 func TestTracker_FailedConnectionIsNoSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
-		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1, Connections: 1}})
+		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1, ActiveConnections: 1}})
 		b.RecordFailure(refused)
 		b.after(5 * time.Second)
 		b.set(0, map[Key]Counters{web: {Connects: 2, ConnectFails: 2}})

@@ -10,7 +10,7 @@ import (
 // fail, with the cause, and problems end when they work again. The counters are those of a real
 // Envoy.
 func TestTracker_Providers(t *testing.T) {
-	stream := Counters{Requests: 1, Connects: 1, Connections: 1}
+	stream := Counters{Requests: 1, Connects: 1, ActiveConnections: 1}
 	for name, test := range map[string]struct {
 		before, fails, more, works Counters
 		cause                      string

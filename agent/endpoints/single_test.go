@@ -24,7 +24,7 @@ func TestTracker_SingleFailureAndProblem(t *testing.T) {
 		return Counters{Requests: requests, Success: success}
 	}
 	tcp := func(connects, fails, open uint64) Counters {
-		return Counters{Connects: connects, ConnectFails: fails, Connections: open}
+		return Counters{Connects: connects, ConnectFails: fails, ActiveConnections: open}
 	}
 	for name, test := range map[string]struct {
 		steps   []step

@@ -68,8 +68,8 @@ var ErrKilled = errors.New("another process killed it")
 // SelectedPath is the symbolic link to the Envoy that "outrider envoy use" selects.
 const SelectedPath = "/usr/lib/outrider/envoy"
 
-// ServicePath is the $PATH that systemd sets for services by default.
-const ServicePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// ServiceSearchPath is the $PATH that systemd sets for services by default.
+const ServiceSearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Find returns the path of the Envoy to run: binary, or if that is "" the first one among
 // SelectedPath, /usr/local/bin, /usr/bin and $PATH. For SelectedPath it returns the link's target,

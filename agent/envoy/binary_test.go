@@ -12,7 +12,7 @@ import (
 )
 
 func TestInspectARealEnvoy(t *testing.T) {
-	path := parts.Envoy(t)
+	path := parts.EnvoyPath(t)
 	binary, err := Inspect(t.Context(), LocalRunner{}, path)
 	if err != nil {
 		t.Fatal(err)

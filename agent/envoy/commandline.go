@@ -12,9 +12,9 @@ import (
 type CommandLine struct {
 	ConfigFile   string // -c; the file's extension selects JSON or YAML
 	RestartEpoch int    // --restart-epoch
-	// EpochNumber is Outrider's epoch number, which is in every log line. It is independent of
+	// OutriderEpoch is Outrider's epoch number, which is in every log line. It is independent of
 	// RestartEpoch.
-	EpochNumber int
+	OutriderEpoch int
 
 	// HotRestart makes the epoch take over the sockets of its parent and pass them to its child.
 	// Without it the epoch shares nothing with others (side by side), and BaseID, SocketPath and
@@ -112,7 +112,7 @@ func (c CommandLine) common(binary *Binary) []string {
 		}
 		args = append(args, "--local-address-ip-version", version)
 	}
-	args = append(args, "--log-format", LogFormat(c.EpochNumber))
+	args = append(args, "--log-format", LogFormat(c.OutriderEpoch))
 	if c.LogLevel != "" {
 		args = append(args, "-l", c.LogLevel)
 	}

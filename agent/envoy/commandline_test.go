@@ -15,7 +15,7 @@ import (
 
 func full() CommandLine {
 	return CommandLine{
-		ConfigFile: "/run/envoy-rev1.json", RestartEpoch: 1, EpochNumber: 1, HotRestart: true, BaseID: 7,
+		ConfigFile: "/run/envoy-rev1.json", RestartEpoch: 1, OutriderEpoch: 1, HotRestart: true, BaseID: 7,
 		SocketPath: "/run/hr",
 		DrainTime:  45 * time.Second, ParentShutdownTime: 60*time.Second + time.Millisecond,
 		ServiceCluster: "istio-proxy", ServiceNode: "sidecar~10.0.0.1~a.b~b.svc",
@@ -114,7 +114,7 @@ func TestSecondsAreRoundedUp(t *testing.T) {
 
 // The pinned Envoy knows every flag that is passed to it.
 func TestOwnFlagsAreEnvoys(t *testing.T) {
-	binary, err := Inspect(t.Context(), LocalRunner{}, parts.Envoy(t))
+	binary, err := Inspect(t.Context(), LocalRunner{}, parts.EnvoyPath(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestHotRestartOfARealEnvoy(t *testing.T) {
 
 func TestValidateWithARealEnvoy(t *testing.T) {
 	command := CommandLine{ConfigFile: "/nonesuch.json", ServiceNode: "a", ServiceCluster: "b"}
-	_, stderr, exit, err := LocalRunner{}.Run(t.Context(), parts.Envoy(t),
+	_, stderr, exit, err := LocalRunner{}.Run(t.Context(), parts.EnvoyPath(t),
 		command.ValidateArgs(nil))
 	if err != nil || exit != 1 {
 		t.Fatalf("exit %d, %v", exit, err)

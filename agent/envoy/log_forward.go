@@ -34,7 +34,7 @@ type LogBatch struct {
 type logReader struct {
 	redactor LogRedactor
 	parser   LogParser
-	routine  RoutineLines
+	routine  RoutineLineFilter
 	pid      int // 0 if unknown
 }
 

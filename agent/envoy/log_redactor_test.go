@@ -23,7 +23,7 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	const credential, cluster = "s3cret-value",
 		`{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a", "connect_timeout": "1s", ` +
 			`"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {"@type": "type.googleapis.com/%s}}}`
-	path := parts.Envoy(t)
+	path := parts.EnvoyPath(t)
 	for name, test := range map[string]struct{ resource, want string }{
 		"another type": {fmt.Sprintf(cluster,
 			`envoy.config.core.v3.HeaderValue", "key": "x", "value": "s3cret-value"`),
@@ -182,7 +182,7 @@ func TestRedactMessage(t *testing.T) {
 // last lines are known.
 func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	const credential = "s3cret-value"
-	path := parts.Envoy(t)
+	path := parts.EnvoyPath(t)
 	for name, test := range map[string]struct{ bootstrap, want string }{
 		"no JSON": {"{\"node\": {\"id\": %q},\n\"x\"",
 			"Unable to parse JSON as proto (INVALID_ARGUMENT: unexpected EOF)"},

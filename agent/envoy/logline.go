@@ -23,8 +23,8 @@ type LogLine struct {
 	Continued bool      // the line continues the previous message and has its other fields
 }
 
-// MaxMessage bounds a message, in bytes. Longer ones are split.
-const MaxMessage = 32 << 10
+// MaxMessageBytes bounds a message, in bytes. Longer ones are split.
+const MaxMessageBytes = 32 << 10
 
 const logTimeLayout = "2006-01-02 15:04:05.000"
 
@@ -132,7 +132,7 @@ func (p *LogParser) Parse(lines []string) []LogLine {
 		for first := true; first || raw != ""; first = false {
 			var part string
 			part, raw = cut(raw)
-			if len(messages) > 0 && text.Len()+1+len(part) <= MaxMessage {
+			if len(messages) > 0 && text.Len()+1+len(part) <= MaxMessageBytes {
 				text.WriteByte('\n')
 				text.WriteString(part)
 				continue
@@ -151,13 +151,13 @@ func (p *LogParser) continuation() LogLine {
 	return p.last
 }
 
-// cut splits s after at most MaxMessage bytes, at a character boundary.
+// cut splits s after at most MaxMessageBytes bytes, at a character boundary.
 func cut(s string) (part, rest string) {
-	if len(s) <= MaxMessage {
+	if len(s) <= MaxMessageBytes {
 		return s, ""
 	}
-	end := MaxMessage
-	for end > MaxMessage-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+	end := MaxMessageBytes
+	for end > MaxMessageBytes-utf8.UTFMax && !utf8.RuneStart(s[end]) {
 		end--
 	}
 	return s[:end], s[end:]

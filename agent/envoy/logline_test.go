@@ -85,11 +85,11 @@ func TestLinesBelongToTheMessageBefore(t *testing.T) {
 
 func TestMessagesAreBounded(t *testing.T) {
 	var parser LogParser
-	long := strings.Repeat("ä", MaxMessage)
+	long := strings.Repeat("ä", MaxMessageBytes)
 	got := parser.Parse([]string{header + long, long})
 	var text strings.Builder
 	for i, line := range got {
-		if len(line.Message) > MaxMessage || !utf8.ValidString(line.Message) ||
+		if len(line.Message) > MaxMessageBytes || !utf8.ValidString(line.Message) ||
 			line.Continued != (i > 0) || line.Level != "error" {
 			t.Errorf("message %d: %d bytes, %+v", i, len(line.Message), line.Continued)
 		}
@@ -103,7 +103,7 @@ func TestMessagesAreBounded(t *testing.T) {
 // The parser reads the lines of a real Envoy that logs in LogFormat.
 func TestLogOfARealEnvoy(t *testing.T) {
 	began := time.Now().Add(-time.Second)
-	e := start(t, CommandLine{RestartEpoch: 4, EpochNumber: 4, LogLevel: "debug"})
+	e := start(t, CommandLine{RestartEpoch: 4, OutriderEpoch: 4, LogLevel: "debug"})
 	if _, err := e.Post(t.Context(), "/quitquitquit"); err != nil {
 		t.Fatal(err)
 	}
@@ -127,12 +127,12 @@ func FuzzLogLine(f *testing.F) {
 	f.Add(header+"message", "more")
 	f.Add("[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][warn", header)
 	f.Add("[Envoy (Epoch 99999999999)] [2026-11-21 15:41:49.384][1][info][x] y", "\xff\xfe")
-	f.Add(strings.Repeat("é", MaxMessage), "")
+	f.Add(strings.Repeat("é", MaxMessageBytes), "")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		var parser LogParser
 		total := 0
 		for _, line := range parser.Parse([]string{a, b, a}) {
-			if len(line.Message) > MaxMessage {
+			if len(line.Message) > MaxMessageBytes {
 				t.Fatalf("a message of %d bytes", len(line.Message))
 			}
 			total += len(line.Message)

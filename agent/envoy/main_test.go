@@ -82,7 +82,7 @@ func (e *running) launch(t *testing.T) {
 	if command.LogLevel == "" {
 		command.LogLevel = "warning"
 	}
-	process := exec.Command(parts.Envoy(t), command.Args(nil)...)
+	process := exec.Command(parts.EnvoyPath(t), command.Args(nil)...)
 	process.Stdout, process.Stderr = e.log, e.log
 	if err := process.Start(); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import "testing"
 
 func TestRoutine(t *testing.T) {
 	closed := "DeltaAggregatedResources gRPC config stream to xds-grpc closed: 13, reset"
-	var r RoutineLines
+	var r RoutineLineFilter
 	for _, c := range []struct {
 		message string
 		want    bool

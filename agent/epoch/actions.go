@@ -153,7 +153,7 @@ func (a clearInitializing) run(x *executor) {
 func (cleanUp) run(x *executor) {
 	x.ledger.add(func(ctx context.Context) {
 		x.post(cleanedUp{x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
-			return k.CleanUpEnvoys(ctx)
+			return k.RemoveEnvoyFiles(ctx)
 		})})
 	})
 }

@@ -212,8 +212,8 @@ func (m *machine) assignRoles(dead []processExited) {
 		case p.State == StateStarting:
 			starting = append(starting, p)
 		case p.State == StateDraining && p.endedBy == endedBySupervisor && !p.drainJob &&
-			!p.LatestEnd.IsZero():
-			m.drainSideBySide(p, p.LatestEnd.Add(-p.spec.ParentShutdownTime))
+			!p.LatestDrainEnd.IsZero():
+			m.drainSideBySide(p, p.LatestDrainEnd.Add(-p.spec.ParentShutdownTime))
 		}
 	}
 	for _, exited := range dead {

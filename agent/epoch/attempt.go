@@ -128,7 +128,7 @@ func (m *machine) launch(a *attempt) {
 	m.processes = append(m.processes, p)
 	m.do(launch{keeper.StartSpec{ID: p.ID, Number: p.Number, Epoch: p.RestartEpoch,
 		Lineage: p.Lineage, HotRestart: p.hot, Path: p.command.Path, Args: p.command.Args,
-		Env: p.command.Env, Note: noteOf(p), OwnListeners: a.spec.OwnListeners}, a.mode == HotRestart})
+		Env: p.command.Env, Note: noteOf(p), OwnListeners: a.spec.OutriderListeners}, a.mode == HotRestart})
 }
 
 // launched is the event of a process that the keeper created or could not create.
@@ -265,7 +265,7 @@ func (m *machine) orphaned(a *attempt) {
 // lingers marks a process that has not exited after SIGKILL. The machine then only waits for its
 // exit.
 func (m *machine) lingers(p *process) {
-	p.State, p.endedBy, p.LatestEnd = StateDraining, endedBySupervisor, m.now
+	p.State, p.endedBy, p.LatestDrainEnd = StateDraining, endedBySupervisor, m.now
 }
 
 // remove removes a process from the list of running processes.

@@ -26,11 +26,11 @@ func exitStatus(exit keeper.Exit) int {
 	return exit.Code
 }
 
-// KeeperRunner implements envoy.Runner by running commands in the keeper.
-type KeeperRunner struct{ Link *KeeperLink }
+// KeeperCommandRunner implements envoy.Runner by running commands in the keeper.
+type KeeperCommandRunner struct{ Link *KeeperLink }
 
 // Run runs a program until it ends.
-func (r KeeperRunner) Run(
+func (r KeeperCommandRunner) Run(
 	ctx context.Context, path string, args []string,
 ) (stdout, stderr []byte, exit int, err error) {
 	return runCommand(ctx, r.Link.Connection(), path, args)

@@ -145,8 +145,8 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a")) // the drain time of specOf is 5 s
-		if live, _, _ := h.s.Live(); !live.HalfDrainTime(time.Now()).IsZero() {
-			t.Errorf("before a drain: %v", live.HalfDrainTime(time.Now()))
+		if live, _, _ := h.s.Live(); !live.HalfDrainedAt(time.Now()).IsZero() {
+			t.Errorf("before a drain: %v", live.HalfDrainedAt(time.Now()))
 		}
 		if err := h.s.Drain(h.t.Context()); err != nil {
 			t.Fatal(err)
@@ -155,7 +155,7 @@ func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 		want := time.Now().Add(2500 * time.Millisecond)
 		for _, agent := range []string{"this agent", "the next"} {
 			live, _, _ := h.s.Live()
-			if off := live.HalfDrainTime(time.Now()).Sub(want).Abs(); off > 100*time.Millisecond {
+			if off := live.HalfDrainedAt(time.Now()).Sub(want).Abs(); off > 100*time.Millisecond {
 				t.Errorf("%s: half is off by %s", agent, off)
 			}
 			h.leave()

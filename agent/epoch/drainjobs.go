@@ -144,7 +144,7 @@ func (a steer) do(ctx context.Context, x *executor) {
 	limited, cancel := context.WithTimeout(ctx, acceptQueued)
 	defer cancel()
 	err := x.withKeeper(limited, func(ctx context.Context, k Keeper) error {
-		return k.SteerConnections(ctx, a.from, a.to, max(time.Until(a.closes), 0))
+		return k.SteerNewConnections(ctx, a.from, a.to, max(time.Until(a.closes), 0))
 	})
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 		x.logs(slog.LevelWarn, "cannot steer new connections to the new epoch: some may be "+

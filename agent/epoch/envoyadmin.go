@@ -38,7 +38,7 @@ func (l *KeeperLink) Admin(address string) *EnvoyAdmin {
 
 // stopAccepting makes the keeper refuse new connections to all Envoys.
 func (l *KeeperLink) stopAccepting(ctx context.Context) error {
-	err := l.Connection().StopAccepting(ctx)
+	err := l.Connection().StopEnvoysAccepting(ctx)
 	if err != nil {
 		l.log.Warn("cannot stop accepting: new connections may be reset",
 			"error", err)

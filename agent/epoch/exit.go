@@ -97,9 +97,9 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	case phase == StateDraining && p.idle:
 		reason = "no client was connected to it any more"
 	case phase == StateDraining && p.endedBy == endedByChild &&
-		m.now.Before(p.LatestEnd.Add(-time.Second)):
+		m.now.Before(p.LatestDrainEnd.Add(-time.Second)):
 		reason = fmt.Sprintf("%s before it was to; the epoch after it continues to serve",
-			p.LatestEnd.Sub(m.now).Round(time.Second))
+			p.LatestDrainEnd.Sub(m.now).Round(time.Second))
 	}
 	m.publishExit(p, reason)
 	m.do(cancelJob{drainJob(p.ID)})

@@ -216,7 +216,7 @@ func (k *fakeKeeper) ClearInitializingFlag(ctx context.Context, lineage int) (se
 	return set, nil
 }
 
-func (k *fakeKeeper) SteerConnections(ctx context.Context, from, to string,
+func (k *fakeKeeper) SteerNewConnections(ctx context.Context, from, to string,
 	closes time.Duration) error {
 	k.w.mu.Lock()
 	unsteered := k.w.unsteered
@@ -238,7 +238,7 @@ func (k *fakeKeeper) SteerConnections(ctx context.Context, from, to string,
 	})
 }
 
-func (k *fakeKeeper) CleanUpEnvoys(ctx context.Context) error {
+func (k *fakeKeeper) RemoveEnvoyFiles(ctx context.Context) error {
 	if err := k.pause(ctx); err != nil {
 		return err
 	}

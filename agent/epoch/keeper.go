@@ -15,7 +15,7 @@ import (
 type Keeper interface {
 	Processes
 	ProcessList
-	ProcessTools
+	EnvoyUserOperations
 }
 
 // Processes starts, signals and watches Envoy processes.
@@ -41,21 +41,21 @@ type ProcessList interface {
 	Forget(ctx context.Context, id string) error
 }
 
-// ProcessTools has the operations that need access to Envoy's sockets or shared memory, or that
+// EnvoyUserOperations has the operations that need access to Envoy's sockets or shared memory, or that
 // run as Envoy's user.
-type ProcessTools interface {
+type EnvoyUserOperations interface {
 	// Run runs a program as Envoy's user until it exits.
 	Run(ctx context.Context, path string, args []string) (keeper.RunResult, error)
 	// ClearInitializingFlag clears the flag that a failed start leaves in a lineage's shared
 	// memory, and reports whether it was set.
 	ClearInitializingFlag(ctx context.Context, lineage int) (bool, error)
-	// SteerConnections directs new connections on the ports that two processes share to one of
+	// SteerNewConnections directs new connections on the ports that two processes share to one of
 	// them. The parameters from and to are the IDs of the process that receives no more connections
 	// and of the one that receives them all. The effect lasts until process from exits. closesIn is
 	// the time until process from closes its listeners.
-	SteerConnections(ctx context.Context, from, to string, closesIn time.Duration) error
-	// CleanUpEnvoys removes sockets and shared memory of ended Envoys.
-	CleanUpEnvoys(ctx context.Context) error
+	SteerNewConnections(ctx context.Context, from, to string, closesIn time.Duration) error
+	// RemoveEnvoyFiles removes sockets and shared memory of ended Envoys.
+	RemoveEnvoyFiles(ctx context.Context) error
 }
 
 // Admin is the admin interface of one epoch. If an error is a time-out, or EAGAIN because the queue

@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// LogLevels applies the configured log levels of Envoy to the live epoch and to later ones; a
+// LogLevelApplier applies the configured log levels of Envoy to the live epoch and to later ones; a
 // change needs no new epoch. Its methods must not be called concurrently.
-type LogLevels struct {
+type LogLevelApplier struct {
 	supervisor *Supervisor
 	board      *condition.Registry
 	log        *slog.Logger
@@ -21,9 +21,10 @@ type LogLevels struct {
 	applied           string // ID of the epoch that apply last examined
 }
 
-// NewLogLevels returns the LogLevels for a supervisor's epochs.
-func NewLogLevels(supervisor *Supervisor, board *condition.Registry, log *slog.Logger) *LogLevels {
-	return &LogLevels{supervisor: supervisor, board: board, log: log}
+// NewLogLevelApplier returns the LogLevelApplier for a supervisor's epochs.
+func NewLogLevelApplier(supervisor *Supervisor, board *condition.Registry,
+	log *slog.Logger) *LogLevelApplier {
+	return &LogLevelApplier{supervisor: supervisor, board: board, log: log}
 }
 
 const (
@@ -35,14 +36,14 @@ const (
 
 // Configure applies the levels of a new configuration to the live epoch. Later epochs are started
 // with spec.
-func (l *LogLevels) Configure(ctx context.Context, level, components string, spec *Spec) {
+func (l *LogLevelApplier) Configure(ctx context.Context, level, components string, spec *Spec) {
 	l.level, l.components, l.spec = level, components, spec
 	live, admin, _ := l.supervisor.Live()
 	l.apply(ctx, live, admin)
 }
 
 // Update applies the configured levels to an epoch that became live after the last Configure.
-func (l *LogLevels) Update(ctx context.Context) {
+func (l *LogLevelApplier) Update(ctx context.Context) {
 	live, admin, ok := l.supervisor.Live()
 	if ok && l.spec != nil && live.ID != l.applied {
 		l.apply(ctx, live, admin)
@@ -52,11 +53,11 @@ func (l *LogLevels) Update(ctx context.Context) {
 // apply sets the levels of an epoch if it was started with others. If it was started with the
 // configured levels, apply changes nothing, because a request may have changed the levels in the
 // meantime.
-func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
+func (l *LogLevelApplier) apply(ctx context.Context, live Epoch, admin Admin) {
 	l.applied = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
-	differs, err := l.supervisor.ReplaceSpec(ctx, l.spec)
+	differs, err := l.supervisor.ReplaceSpecInPlace(ctx, l.spec)
 	if err != nil {
 		l.log.Warn("cannot update the log levels of epochs that start later", "error", err)
 		return
@@ -71,7 +72,7 @@ func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
 				live.Number, err))
 			return
 		}
-		if err := l.supervisor.RecordAdjustedSpec(ctx, live.ID, l.spec); err != nil {
+		if err := l.supervisor.RecordAppliedLogLevels(ctx, live.ID, l.spec); err != nil {
 			l.log.Warn("cannot record Envoy's log levels", "epoch", live.Number, "error", err)
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// LogLevels sends levels to the live Envoy only if they differ from those with which it was
+// LogLevelApplier sends levels to the live Envoy only if they differ from those with which it was
 // started, or from those that were sent last.
 func TestLogLevels_SetOnlyWhereTheyDiffer(t *testing.T) {
 	onHost(t, func(h *harness) {
 		t := h.t
-		l := NewLogLevels(h.s, h.board, slog.New(slog.DiscardHandler))
+		l := NewLogLevelApplier(h.s, h.board, slog.New(slog.DiscardHandler))
 		configure := func(level string) {
 			l.Configure(t.Context(), level, "http:debug", levelled("a", level))
 		}

@@ -80,11 +80,11 @@ func (m *machine) reconcile() {
 // publishState copies parts of the supervisor's state, which readers need, to the record of the
 // serving epoch.
 func (m *machine) publishState(p *process) {
-	p.NextEpochWaitReason, p.MayRefuseConnections = "", false
+	p.NextEpochWaitReason, p.ListenersMaybeClosed = "", false
 	if !p.State.Serves() {
 		return
 	}
-	p.NextEpochWaitReason, p.MayRefuseConnections = m.awaits, !m.replaceAt.IsZero()
+	p.NextEpochWaitReason, p.ListenersMaybeClosed = m.awaits, !m.replaceAt.IsZero()
 	switch {
 	case m.stop != nil:
 		p.State = StateStopping

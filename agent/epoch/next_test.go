@@ -33,7 +33,7 @@ func host(epochs string, changes ...func(*state)) state {
 		p.AdminAddress = fmt.Sprintf("admin-%d.sock", p.Number)
 		p.BootstrapPath = fmt.Sprintf("envoy-rev%d.json", p.Number)
 		if p.State == StateDraining {
-			p.endedBy, p.LatestEnd = endedByChild, noon.Add(time.Second)
+			p.endedBy, p.LatestDrainEnd = endedByChild, noon.Add(time.Second)
 		}
 		s.processes = append(s.processes, p)
 	}
@@ -236,7 +236,7 @@ func TestNext(t *testing.T) {
 		{"its child ended it", host("0 draining, 1 live"), exitOf("0", 0), idle, "1 live",
 			"cancel drain 0, removeFile, forget"},
 		{"it is overdue", host("0 draining, 1 live", func(s *state) {
-			s.processes[0].LatestEnd = noon.Add(-overdue)
+			s.processes[0].LatestDrainEnd = noon.Add(-overdue)
 		}), tick{}, idle, "1 live, 0 draining", "SIGKILL 0"},
 		{"its drain side by side is over", host("0 draining, 1 live", func(s *state) {
 			s.processes[0].endedBy = endedBySupervisor

@@ -37,7 +37,7 @@ func noteOf(p *process) json.RawMessage {
 		Epoch: p.Epoch, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage, Root: p.root,
 		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.State,
 		Hash: p.SpecDigest, Namespace: p.MeshNamespace, BootstrapSum: p.sum, AdminAddress: p.AdminAddress,
-		Ends: p.LatestEnd, Child: p.endedBy, AdminLost: p.AdminLost, Drained: p.DrainRequested,
+		Ends: p.LatestDrainEnd, Child: p.endedBy, AdminLost: p.AdminLost, Drained: p.DrainRequested,
 		DrainEnds: p.ListenersCloseAt, Ending: p.ending, Stopping: p.stopBegun, Command: p.command,
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.DrainTime, ParentShutdown: p.spec.ParentShutdownTime,
 	})
@@ -58,7 +58,7 @@ func processOf(n note) *process {
 		exitState: exitState{endedBy: n.Child, ending: n.Ending, stopBegun: n.Stopping},
 	}
 	p.RestartEpoch, p.Lineage, p.State, p.SpecDigest = n.RestartEpoch, n.Lineage, n.Phase, n.Hash
-	p.MeshNamespace, p.AdminAddress, p.LatestEnd = n.Namespace, n.AdminAddress, n.Ends
+	p.MeshNamespace, p.AdminAddress, p.LatestDrainEnd = n.Namespace, n.AdminAddress, n.Ends
 	p.AdminLost, p.DrainRequested, p.DrainTime, p.ListenersCloseAt = n.AdminLost, n.Drained, n.Drain, n.DrainEnds
 	return p
 }

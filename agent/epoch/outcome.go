@@ -39,7 +39,7 @@ func (m *machine) commit(a *attempt) {
 	m.setLast(p)
 	m.replaceAt, m.backOff.at = time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		// The attempt may be a repair with an older version of lastGood: ReplaceSpec may have
+		// The attempt may be a repair with an older version of lastGood: ReplaceSpecInPlace may have
 		// replaced lastGood while the attempt ran.
 		if !a.repair || m.lastGood == nil || m.lastGood.Digest != a.spec.Digest {
 			m.lastGood = a.spec
@@ -93,20 +93,20 @@ func (m *machine) replaceOlder(newest *process) {
 		switch {
 		case newest.hot && p == parent:
 			// The child ends its parent when this time has passed since the child became live.
-			p.endedBy, p.LatestEnd = endedByChild, newest.LiveSince.Add(newest.spec.ParentShutdownTime)
+			p.endedBy, p.LatestDrainEnd = endedByChild, newest.LiveSince.Add(newest.spec.ParentShutdownTime)
 		case served:
-			p.endedBy, p.LatestEnd = endedBySupervisor, m.now.Add(p.spec.ParentShutdownTime)
+			p.endedBy, p.LatestDrainEnd = endedBySupervisor, m.now.Add(p.spec.ParentShutdownTime)
 			m.drainSideBySide(p, m.now)
 		case p.idle && p.endedBy == endedByChild:
 			// p's child ended p when newest, the child of that child, started its hot-restart
 			// handshake.
 			if newest.Mode == HotRestart && newest.Lineage == p.Lineage {
-				p.LatestEnd = newest.LiveSince
+				p.LatestDrainEnd = newest.LiveSince
 			}
-		case p.endedBy != endedBySupervisor || p.LatestEnd.IsZero():
+		case p.endedBy != endedBySupervisor || p.LatestDrainEnd.IsZero():
 			// p's child has exited before it could end p. The listeners and the admin interface of
 			// p are closed already.
-			p.endedBy, p.LatestEnd = endedBySupervisor, newest.LiveSince.Add(newest.spec.ParentShutdownTime)
+			p.endedBy, p.LatestDrainEnd = endedBySupervisor, newest.LiveSince.Add(newest.spec.ParentShutdownTime)
 		case !p.closes.IsZero():
 			m.steer(p) // the epoch to which p's new connections were steered has exited
 		}

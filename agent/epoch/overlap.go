@@ -10,18 +10,18 @@ import (
 // endOverdue ends draining epochs that should have exited by now.
 func (m *machine) endOverdue() {
 	for _, p := range m.older() {
-		if p.LatestEnd.IsZero() || !p.killed.IsZero() {
+		if p.LatestDrainEnd.IsZero() || !p.killed.IsZero() {
 			continue
 		}
-		kill, why := p.LatestEnd.Add(overdue), "its child should have ended it"
+		kill, why := p.LatestDrainEnd.Add(overdue), "its child should have ended it"
 		if p.endedBy == endedBySupervisor {
-			if p.ending == "" && !m.due(p.LatestEnd) {
+			if p.ending == "" && !m.due(p.LatestDrainEnd) {
 				continue
 			}
 			if p.ending == "" {
 				m.signal(p, syscall.SIGTERM, "replaced, and its drain is over")
 			}
-			kill, why = p.LatestEnd.Add(terminateTimeout), "it did not end on SIGTERM"
+			kill, why = p.LatestDrainEnd.Add(terminateTimeout), "it did not end on SIGTERM"
 		}
 		if m.due(kill) {
 			m.kill(p, why)
@@ -35,10 +35,10 @@ func (m *machine) endOverdue() {
 func (m *machine) drainSideBySide(p *process, begun time.Time) {
 	p.drainJob, p.closes = true, begun.Add(p.spec.DrainTime)
 	// without an admin interface the epoch accepts connections until it exits
-	if p.AdminLost || p.closes.After(p.LatestEnd) {
-		p.closes = p.LatestEnd
+	if p.AdminLost || p.closes.After(p.LatestDrainEnd) {
+		p.closes = p.LatestDrainEnd
 	}
-	m.do(drainOlder{id: p.ID, admin: p.AdminAddress, ends: p.LatestEnd, closes: p.closes,
+	m.do(drainOlder{id: p.ID, admin: p.AdminAddress, ends: p.LatestDrainEnd, closes: p.closes,
 		drainable: !p.AdminLost, brief: p.spec.DrainTime < acceptQueued, steer: m.steering(p)})
 }
 
@@ -69,7 +69,7 @@ func (e drainedOlder) apply(m *machine) {
 	switch {
 	case p == nil:
 	case e.err == nil:
-		p.LatestEnd = m.now
+		p.LatestDrainEnd = m.now
 	case hangs(e.err): // an Envoy that hangs may accept connections without serving them
 		m.kill(p, fmt.Sprintf("replaced, and it does not answer: %v", e.err))
 	default: // the epoch serves the connections that it accepts until its drain time is over

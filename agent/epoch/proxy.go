@@ -34,9 +34,12 @@ func (p *Proxy) Epoch() (e Epoch, ok bool) {
 	return e, ok
 }
 
-// ReplaceReadiness sets the function that determines the readiness of an agent without Envoy. It
+// SetReadinessWithoutEnvoy sets the function that determines the readiness of an agent without Envoy. It
 // must be called before other goroutines use the Proxy.
-func (p *Proxy) ReplaceReadiness(ready func() (ready bool, reason string)) { p.without = ready }
+func (p *Proxy) SetReadinessWithoutEnvoy(ready func() (ready bool,
+	reason string)) {
+	p.without = ready
+}
 
 // WithoutEnvoy reports whether the agent runs no Envoy.
 func (p *Proxy) WithoutEnvoy() bool { return p.without != nil }
@@ -58,9 +61,9 @@ func (p *Proxy) Draining() bool {
 // Changed returns a channel that is closed when an epoch changes.
 func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
 
-// SetWaitingReason sets the sentence that describes why the first epoch is not started yet; "": the
+// SetFirstEpochWaitReason sets the sentence that describes why the first epoch is not started yet; "": the
 // start does not wait.
-func (p *Proxy) SetWaitingReason(sentence string) { p.waiting.Store(&sentence) }
+func (p *Proxy) SetFirstEpochWaitReason(sentence string) { p.waiting.Store(&sentence) }
 
 // LiveAdmin implements status.Proxy. It returns a transport to the live epoch's admin interface,
 // and the epoch's number.

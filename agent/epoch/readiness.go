@@ -23,7 +23,7 @@ type proxyState struct {
 // needsAnswer reports whether readiness depends on Envoy's answer. It does not if the supervisor
 // already knows the result.
 func needsAnswer(e Epoch) bool {
-	return !e.DrainRequested && !e.MayRefuseConnections && !e.AdminLost && !e.AdminUnresponsive
+	return !e.DrainRequested && !e.ListenersMaybeClosed && !e.AdminLost && !e.AdminUnresponsive
 }
 
 // readiness reports whether the proxy is ready: Envoy serves, has the mesh configuration, and
@@ -37,7 +37,7 @@ func (s proxyState) readiness() (ready bool, reason string) {
 	case e.DrainRequested:
 		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
 			e.Number)
-	case e.MayRefuseConnections: // the listeners may be closed, which the admin interface does not show
+	case e.ListenersMaybeClosed: // the listeners may be closed, which the admin interface does not show
 		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; "+
 			"it is being replaced", e.Number)
 	case e.AdminLost:

@@ -24,7 +24,7 @@ func TestReadiness(t *testing.T) {
 			DrainRequested: true}}, "drains"},
 		"it drains": {proxyState{epoch: Epoch{DrainRequested: true}}, "drains"},
 		"its listeners may have closed": {proxyState{epoch: Epoch{AdminLost: true,
-			MayRefuseConnections: true}}, "may have closed"},
+			ListenersMaybeClosed: true}}, "may have closed"},
 		"of the mesh nothing is served": {proxyState{ready: true, mesh: "no listener"}, "no listener"},
 		"a policy is bypassed, and it has lost its admin": {proxyState{mesh: "STRICT",
 			epoch: Epoch{AdminLost: true}}, "STRICT"},

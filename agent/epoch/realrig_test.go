@@ -38,12 +38,12 @@ type realRig struct {
 
 func newReal(t *testing.T) *realRig {
 	t.Helper()
-	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t),
+	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.EnvoyPath(t),
 		board: condition.NewRegistry(),
 		port:  parts.FreePort(t)}
 	r.link = epoch.NewKeeperLink(epoch.KeeperLinkOptions{Logger: r.log(), EnvoyLog: r.log(),
 		ForwardLog: true,
-		Dialer: keeper.ProgramDialer{Options: keeper.LaunchOptions{
+		Dialer: keeper.LaunchingDialer{Options: keeper.LaunchOptions{
 			Folder: filepath.Join(r.folder, "keeper"), Binary: parts.ProgramPath(t, "outrider-keeper")}}})
 	if err := r.link.Connect(t.Context()); err != nil {
 		t.Fatal(err)
@@ -94,8 +94,8 @@ func (r *realRig) spec(body string) *epoch.Spec {
 	}
 	args := func(l epoch.LaunchInput) envoy.CommandLine {
 		return envoy.CommandLine{ConfigFile: l.BootstrapPath, RestartEpoch: l.RestartEpoch,
-			EpochNumber: l.Number,
-			HotRestart:  l.HotRestart, BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath,
+			OutriderEpoch: l.Number,
+			HotRestart:    l.HotRestart, BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath,
 			DrainTime:          time.Second,
 			ParentShutdownTime: 2 * time.Second, LogLevel: "warning", Concurrency: 1}
 	}

@@ -28,22 +28,22 @@ func (h *harness) expectLevel(want string) {
 	}
 }
 
-// differs passes a spec to ReplaceSpec, and checks the result: whether the live epoch must be
+// differs passes a spec to ReplaceSpecInPlace, and checks the result: whether the live epoch must be
 // adjusted to the spec.
 func (h *harness) differs(spec *Spec, want bool) {
 	h.t.Helper()
-	if got, err := h.s.ReplaceSpec(h.t.Context(), spec); err != nil || got != want {
+	if got, err := h.s.ReplaceSpecInPlace(h.t.Context(), spec); err != nil || got != want {
 		h.t.Errorf("the live epoch has another command line: %t, %v; want %t", got, err, want)
 	}
 }
 
-// renew passes a spec to ReplaceSpec, and checks the result: whether the live epoch must be
+// renew passes a spec to ReplaceSpecInPlace, and checks the result: whether the live epoch must be
 // adjusted to the spec. If so, it records the adjustment.
 func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
 	h.differs(spec, differs)
 	if live, _, _ := h.s.Live(); differs {
-		if err := h.s.RecordAdjustedSpec(h.t.Context(), live.ID, spec); err != nil {
+		if err := h.s.RecordAppliedLogLevels(h.t.Context(), live.ID, spec); err != nil {
 			h.t.Error(err)
 		}
 	}
@@ -92,7 +92,7 @@ func TestRenew_OnlyOfTheSameHash(t *testing.T) {
 	})
 }
 
-// A failed start is retried with the spec that was passed to ReplaceSpec in the meantime.
+// A failed start is retried with the spec that was passed to ReplaceSpecInPlace in the meantime.
 func TestRenew_OfAFailedStart(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
@@ -104,7 +104,7 @@ func TestRenew_OfAFailedStart(t *testing.T) {
 }
 
 // The note of an epoch contains its last adjustment, so that after a restart of the agent
-// ReplaceSpec reports only what still differs.
+// ReplaceSpecInPlace reports only what still differs.
 func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
@@ -121,7 +121,7 @@ func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	})
 }
 
-// ReplaceSpec reports that the live epoch must be adjusted until RecordAdjustedSpec records the
+// ReplaceSpecInPlace reports that the live epoch must be adjusted until RecordAppliedLogLevels records the
 // adjustment, also after a restart of the agent.
 func TestRenew_DiffersUntilTuned(t *testing.T) {
 	onHost(t, func(h *harness) {
@@ -131,7 +131,7 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 		h.adoptAs(levelled("a", "info"))
 		h.renew(levelled("a", "info"), true)
 		h.renew(levelled("a", "info"), false)
-		if err := h.s.RecordAdjustedSpec(h.t.Context(), "who has ended",
+		if err := h.s.RecordAppliedLogLevels(h.t.Context(), "who has ended",
 			levelled("a", "error")); err != nil {
 			t.Error(err)
 		}
@@ -139,8 +139,8 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 	})
 }
 
-// ReplaceSpec does not change the spec of a repair that is starting. Once the repaired epoch is
-// live, ReplaceSpec reports that it must be adjusted.
+// ReplaceSpecInPlace does not change the spec of a repair that is starting. Once the repaired epoch is
+// live, ReplaceSpecInPlace reports that it must be adjusted.
 func TestRenew_DuringARepair(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))

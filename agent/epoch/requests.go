@@ -17,7 +17,7 @@ type call struct {
 type answer struct {
 	result  Result
 	err     error
-	differs bool // result of ReplaceSpec: the live epoch must be adjusted
+	differs bool // result of ReplaceSpecInPlace: the live epoch must be adjusted
 }
 
 // pending is the request that waits to be started. It has the newest spec and the callers of all
@@ -117,8 +117,8 @@ func (m *machine) announceWaiting() {
 		for _, old := range m.older() {
 			why = waitsFor(old)
 			m.logWait(old)
-			if old.LatestEnd.After(until) {
-				until = old.LatestEnd
+			if old.LatestDrainEnd.After(until) {
+				until = old.LatestDrainEnd
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func (m *machine) logWait(old *process) {
 	}
 	old.logged = true
 	m.info("waiting for an older epoch to finish draining", "epoch", old.Number,
-		"connections", old.left, "until", old.LatestEnd.Format(time.TimeOnly))
+		"connections", old.left, "until", old.LatestDrainEnd.Format(time.TimeOnly))
 }
 
 // abortRequested is the event of a call of Abort.
@@ -216,7 +216,7 @@ func (m *machine) abortDraining(numbers []int) bool {
 	return found
 }
 
-// renewed is the event of a call of ReplaceSpec.
+// renewed is the event of a call of ReplaceSpecInPlace.
 type renewed struct {
 	call call
 	spec *Spec
@@ -249,7 +249,7 @@ func (m *machine) respecify(live *process, spec *Spec) {
 	}
 }
 
-// tuned is the event of a call of RecordAdjustedSpec.
+// tuned is the event of a call of RecordAppliedLogLevels.
 type tuned struct {
 	call call
 	id   string

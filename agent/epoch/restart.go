@@ -74,7 +74,7 @@ func (m *machine) restart(p *process, delay time.Duration) {
 	for _, old := range m.older() {
 		if old.endedBy == endedByChild {
 			// the child of old has exited and cannot end it; the next epoch becomes its child
-			old.LatestEnd = time.Time{}
+			old.LatestDrainEnd = time.Time{}
 		}
 	}
 	m.backOff.at = m.now.Add(delay)

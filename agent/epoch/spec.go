@@ -30,7 +30,7 @@ type Command struct {
 // pure.
 type Spec struct {
 	// Digest identifies the configuration: specs with equal digests differ only in settings that
-	// need no new epoch, see ReplaceSpec.
+	// need no new epoch, see ReplaceSpecInPlace.
 	Digest string
 
 	Bootstrap       func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath
@@ -45,7 +45,7 @@ type Spec struct {
 	Namespace string // mesh namespace that the proxy reports; "": unknown
 
 	// addresses of Outrider's own listeners, whose connections do not count as client connections
-	OwnListeners []netip.AddrPort
+	OutriderListeners []netip.AddrPort
 
 	LiveTimeout time.Duration // time within which an epoch must become live; later it is aborted
 	DrainTime   time.Duration // --drain-time-s: drain time of this epoch after it is replaced

@@ -61,7 +61,7 @@ func (m *machine) beginStop(e stopRequested) {
 	drain := drainToStop{id: live.ID, number: live.Number, admin: live.AdminAddress,
 		config: c, until: m.now.Add(c.MaximumDrainDuration)}
 	for _, p := range m.older() {
-		drain.older = append(drain.older, leaving{p.ID, p.LatestEnd})
+		drain.older = append(drain.older, leaving{p.ID, p.LatestDrainEnd})
 	}
 	m.do(drain)
 }

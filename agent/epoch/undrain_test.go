@@ -225,11 +225,11 @@ func TestMayRefuse(t *testing.T) {
 		h.wait(500 * time.Millisecond)
 		h.kill(h.newest(), "SIGKILL")
 		h.wait(100 * time.Millisecond)
-		if live, _, _ := h.s.Live(); !live.MayRefuseConnections {
+		if live, _, _ := h.s.Live(); !live.ListenersMaybeClosed {
 			t.Errorf("%+v", live)
 		}
 		h.wait(10 * time.Second)
-		if live, _, _ := h.s.Live(); live.MayRefuseConnections {
+		if live, _, _ := h.s.Live(); live.ListenersMaybeClosed {
 			t.Errorf("%+v", live)
 		}
 	})

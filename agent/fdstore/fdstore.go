@@ -78,8 +78,8 @@ func (s *Store) Remove(name string) error {
 	return nil
 }
 
-// Discard closes the inherited files that Take has not returned.
-func (s *Store) Discard() (err error) {
+// CloseRemaining closes the inherited files that Take has not returned.
+func (s *Store) CloseRemaining() (err error) {
 	if s == nil {
 		return nil
 	}

@@ -20,7 +20,7 @@ func TestStore_KeepsSocketsByName(t *testing.T) {
 		defer func() { _ = socket.Close() }()
 		sockets = append(sockets, socket)
 	}
-	first := manager.Start()
+	first := manager.StartService()
 	for i, name := range []string{"a", "a", "b"} {
 		if err := first.Add(name, sockets[i]); err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func TestStore_KeepsSocketsByName(t *testing.T) {
 		defer func() { _ = packets.Close() }()
 		return packets.LocalAddr().String()
 	}
-	second := manager.Start()
+	second := manager.StartService()
 	if a, b := manager.Count("a"), manager.Count("b"); a+b != 0 {
 		t.Errorf("%d and %d of what was inherited are still stored", a, b)
 	}
@@ -44,7 +44,7 @@ func TestStore_KeepsSocketsByName(t *testing.T) {
 		address(taken[1]) != sockets[1].LocalAddr().String() || len(second.Take("a")) != 0 {
 		t.Errorf("%v", taken)
 	}
-	if err := second.Discard(); err != nil {
+	if err := second.CloseRemaining(); err != nil {
 		t.Error(err)
 	}
 	if err := second.Add("a", sockets[0]); err != nil {
@@ -67,7 +67,7 @@ func TestStore_NilKeepsNothing(t *testing.T) {
 	if err := s.Add("a", os.Stdin); err != nil {
 		t.Error(err)
 	}
-	if s.Take("a") != nil || s.Remove("a") != nil || s.Discard() != nil {
+	if s.Take("a") != nil || s.Remove("a") != nil || s.CloseRemaining() != nil {
 		t.Error("not empty")
 	}
 }

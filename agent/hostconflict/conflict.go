@@ -186,9 +186,9 @@ func userName(uid uint32) string {
 	return number
 }
 
-// SharedClaims describes the claims that a running agent has as well. It calls claims only if
+// ConflictingClaims describes the claims that a running agent has as well. It calls claims only if
 // another agent, or an Envoy of another agent, runs.
-func (h Host) SharedClaims(
+func (h Host) ConflictingClaims(
 	ctx context.Context, runtimeDir string, claims func() []config.HostClaim,
 ) []string {
 	var shared []string

@@ -28,7 +28,7 @@ type street struct {
 func newStreet(t *testing.T, files map[string]string) *street {
 	s := &street{t: t, running: map[string]OtherAgent{}}
 	s.Host = Host{
-		Directory: t.TempDir(),
+		ConfigDir: t.TempDir(),
 		Query: func(_ context.Context, runtimeDir string) (OtherAgent, bool) {
 			a, ok := s.running[runtimeDir]
 			return a, ok
@@ -40,7 +40,7 @@ func newStreet(t *testing.T, files map[string]string) *street {
 		},
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(s.Directory, name+".toml"), []byte(text),
+		if err := os.WriteFile(filepath.Join(s.ConfigDir, name+".toml"), []byte(text),
 			0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func newStreet(t *testing.T, files map[string]string) *street {
 
 func (s *street) load(name string) *config.Loaded {
 	s.t.Helper()
-	loaded, err := config.Load(config.Options{ConfigDirectory: s.Directory, Instance: name,
+	loaded, err := config.Load(config.Options{ConfigDirectory: s.ConfigDir, Instance: name,
 		Environment: func(string) string { return "" }})
 	if err != nil {
 		s.t.Fatal(err)
@@ -115,7 +115,7 @@ func TestCheck(t *testing.T) {
 		{"interception", "[capture]\nmode = \"redirect\"\nunits = [\"web.service\"]",
 			func(s *street, self *CheckedAgent) {
 				s.runs("a", true, 1)
-				file := filepath.Join(s.Directory, "b.toml")
+				file := filepath.Join(s.ConfigDir, "b.toml")
 				text, err := os.ReadFile(file)
 				if err != nil {
 					s.t.Fatal(err)

@@ -26,8 +26,8 @@ type OtherAgent struct {
 
 // Host gives access to the other agents and the sockets of this host.
 type Host struct {
-	// Directory of the configurations; "": /etc/outrider.
-	Directory string
+	// ConfigDir of the configurations; "": /etc/outrider.
+	ConfigDir string
 	// Query requests the state of the agent with a runtime directory. running reports whether there
 	// is such an agent, even if it does not respond.
 	Query func(ctx context.Context, runtimeDir string) (agent OtherAgent, running bool)
@@ -61,7 +61,7 @@ const queryTimeout = 2 * time.Second
 // agent with the same runtime directory is this one: a lock in that directory excludes a second
 // agent.
 func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
-	names, err := config.Instances(h.Directory)
+	names, err := config.Instances(h.ConfigDir)
 	if err != nil {
 		return nil // without a directory of configurations there are no instances
 	}
@@ -73,7 +73,7 @@ func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 		folder := config.RuntimeDir(name)
 		found[i].name = name
 		loaded, err := config.Load(config.Options{
-			ConfigDirectory: h.Directory, Instance: name, CheckOnly: true, RunsInUnit: true,
+			ConfigDirectory: h.ConfigDir, Instance: name, CheckOnly: true, RunsInUnit: true,
 			Environment: func(string) string { return "" },
 		})
 		// With an invalid or unreadable configuration, the agent may still run in the default

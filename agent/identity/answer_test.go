@@ -35,7 +35,7 @@ func (f *faultyCA) CreateCertificate(_ context.Context, in *securityv1.IstioCert
 	if err != nil {
 		return nil, err
 	}
-	template := pkitest.Leaf("web", time.Hour)
+	template := pkitest.LeafTemplate("web", time.Hour)
 	id, err := url.Parse(f.id)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func BenchmarkFiles_Rotation(b *testing.B) {
 	r := newRig(b, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 	var pairs [2][2][]byte
 	for i := range pairs {
-		pairs[i][0], pairs[i][1] = r.root.Issue(b, pkitest.Leaf("web", time.Hour))
+		pairs[i][0], pairs[i][1] = r.root.Issue(b, pkitest.LeafTemplate("web", time.Hour))
 	}
 	n := 0
 	for b.Loop() {

@@ -34,13 +34,13 @@ func TestCredential_PairIsReplacedWithItsKey(t *testing.T) {
 	r.Subscribe([]string{secret})
 	r.awaitCondition(identity.CodeUnavailable, "web/tls.crt: no such file")
 	r.awaitCondition(identity.CodeUnavailable, "credential web: ")
-	chain, key := r.root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := r.root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	r.write("web/tls.crt", chain)
 	r.awaitCondition(identity.CodeUnavailable, "web/tls.key: no such file")
 	r.write("web/tls.key", key)
 	r.awaitChain(secret, chain)
 	r.checkPair(secret)
-	next, nextKey := r.root.Issue(t, pkitest.Leaf("web", 2*time.Hour))
+	next, nextKey := r.root.Issue(t, pkitest.LeafTemplate("web", 2*time.Hour))
 	r.write("web/tls.crt", next)
 	r.awaitCondition(identity.CodeNotRenewed, "web/tls.crt")
 	if r.chain(secret) != string(chain) {
@@ -109,7 +109,7 @@ func TestCredential_AuthoritiesAndRevocations(t *testing.T) {
 func TestCredential_IsRefused(t *testing.T) {
 	t.Parallel()
 	r := newCredentialRig(t)
-	chain, key := r.root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := r.root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	r.write("web/tls.crt", chain)
 	r.write("web/tls.key", key)
 	if err := os.Chmod(r.path("web"), 0o777); err != nil {
@@ -139,7 +139,7 @@ func TestCredential_FolderOfTheSettings(t *testing.T) {
 		if err := os.MkdirAll(r.path(folder+"/web"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		chain, key := r.root.Issue(t, pkitest.Leaf("web", time.Hour))
+		chain, key := r.root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 		r.write(folder+"/web/tls.crt", chain)
 		r.write(folder+"/web/tls.key", key)
 		r.Configure(identity.Settings{Identity: config.Identity{CredentialsDir: r.path(folder)}})

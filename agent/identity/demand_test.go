@@ -34,7 +34,7 @@ func TestSDS_SecretThatNobodyProvides(t *testing.T) {
 			})
 			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.DefaultSecret,
 				identity.RootCASecret)
-			chain, key := r.root.Issue(t, pkitest.Leaf("client", time.Hour))
+			chain, key := r.root.Issue(t, pkitest.LeafTemplate("client", time.Hour))
 			pool := x509.NewCertPool()
 			pool.AddCert(r.root.Certificate)
 			r.awaitCondition(identity.CodeUnavailable, "ROOTCA: no provider has this secret")
@@ -70,7 +70,7 @@ func TestSDS_FilesByName(t *testing.T) {
 	socket := serveSDS(t, r)
 	pool := x509.NewCertPool()
 	pool.AddCert(r.root.Certificate)
-	chain, key := r.root.Issue(t, pkitest.Leaf("client", time.Hour))
+	chain, key := r.root.Issue(t, pkitest.LeafTemplate("client", time.Hour))
 	serves := func(e *sdsEnvoy, want []byte) {
 		t.Helper()
 		e.until("the pair", func() bool {

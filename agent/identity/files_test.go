@@ -56,7 +56,7 @@ func TestFiles_KeepsTheLastGoodPair(t *testing.T) {
 	var chain []byte
 	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
 	r.awaitChain(identity.DefaultSecret, chain)
-	later := pkitest.Leaf("web", 48*time.Hour)
+	later := pkitest.LeafTemplate("web", 48*time.Hour)
 	later.NotBefore = time.Now().Add(24 * time.Hour)
 	for name, c := range map[string]struct {
 		write func()
@@ -65,7 +65,7 @@ func TestFiles_KeepsTheLastGoodPair(t *testing.T) {
 		"expired":       {func() { r.issue(-time.Minute) }, "expired on"},
 		"not yet valid": {func() { r.pair(r.root.Issue(t, later)) }, "is valid from"},
 		"other key": {func() {
-			_, key := r.root.Issue(t, pkitest.Leaf("other", time.Hour))
+			_, key := r.root.Issue(t, pkitest.LeafTemplate("other", time.Hour))
 			r.write("key.pem", key)
 		}, "the private key is not that of the certificate"},
 		"removed": {func() { _ = os.Remove(r.path("key.pem")) }, "no such file"},

@@ -105,7 +105,7 @@ func TestIstiod_Issues(t *testing.T) {
 		}, "; write the root of its certificate into "},
 		"expired client certificate": {func(i *identity.Istiod) {
 			dir := t.TempDir()
-			chain, key := root.Issue(t, pkitest.Leaf("web", -time.Minute))
+			chain, key := root.Issue(t, pkitest.LeafTemplate("web", -time.Minute))
 			writeFile(t, filepath.Join(dir, "cert-chain.pem"), chain)
 			writeFile(t, filepath.Join(dir, "key.pem"), key)
 			i.ProvCertDir, i.TokenFile = dir, ""
@@ -124,7 +124,7 @@ func TestIstiod_Issues(t *testing.T) {
 
 type usedAddress string
 
-func (u usedAddress) Address() string { return string(u) }
+func (u usedAddress) APIServerAddress() string { return string(u) }
 
 // Of several addresses of the authority, the one to which the agent is connected is tried first,
 // and then the others.

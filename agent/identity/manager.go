@@ -41,8 +41,8 @@ type Options struct {
 	UnreadableReason func(path string) string
 	HTTP             *http.Client // fetches SPIFFE bundles; nil: a client with the system's roots
 	BundleFile       string       // file that stores the last roots of SPIFFE bundles; "": none
-	// ReadPresented reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
-	ReadPresented ReadPresentedFunc
+	// ReadEnvoySecret reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
+	ReadEnvoySecret ReadEnvoySecretFunc
 }
 
 // Manager holds the current version of each secret. Its methods may be called by any goroutine.
@@ -85,7 +85,7 @@ func New(options Options) *Manager {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		options: options, feed: resource.NewFeedOnDemand(), dirty: make(chan struct{}, 1),
+		options: options, feed: resource.NewOnDemandFeed(), dirty: make(chan struct{}, 1),
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
 		waiting: map[string]bool{},
 		bundles: map[string][]*x509.Certificate{}, fetchers: map[string]*fetcher{},
@@ -151,11 +151,11 @@ func (m *Manager) recheck() {
 // version.
 func (m *Manager) Configure(settings Settings) { m.configure(settings, false) }
 
-// Prepare provides the secrets that the settings of a reload need and that do not exist yet.
+// PrepareReload provides the secrets that the settings of a reload need and that do not exist yet.
 // Secrets that a live Envoy may have remain unchanged. No new secret is written to disk before
 // Configure is called: if the reload is refused, Configure with the settings in force removes the
 // new secrets.
-func (m *Manager) Prepare(settings Settings) { m.configure(settings, true) }
+func (m *Manager) PrepareReload(settings Settings) { m.configure(settings, true) }
 
 func (m *Manager) configure(settings Settings, missingOnly bool) {
 	m.mu.Lock()
@@ -186,7 +186,7 @@ func (m *Manager) SetTrustBundle(source string, roots []*x509.Certificate) {
 	m.storeSoon()
 }
 
-// Subscribe implements xds.Subscriber. The files of a secret that is not configured are read as
+// Subscribe implements xds.SecretSubscriptionObserver. The files of a secret that is not configured are read as
 // long as an Envoy is subscribed to the secret.
 func (m *Manager) Subscribe(names []string) {
 	m.mu.Lock()
@@ -198,7 +198,7 @@ func (m *Manager) Subscribe(names []string) {
 	m.update()
 }
 
-// Unsubscribe implements xds.Subscriber.
+// Unsubscribe implements xds.SecretSubscriptionObserver.
 func (m *Manager) Unsubscribe(names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

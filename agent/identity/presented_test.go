@@ -20,7 +20,7 @@ import (
 func TestPresented_EndsSoonExpiresAndIsReplaced(t *testing.T) {
 	authority := pkitest.NewAuthority(t, "root", nil)
 	issue := func(from, until time.Time) []*x509.Certificate {
-		template := pkitest.Leaf("web", 0)
+		template := pkitest.LeafTemplate("web", 0)
 		template.NotBefore, template.NotAfter = from, until
 		return []*x509.Certificate{authority.Sign(t, template, pkitest.NewKey(t).Public())}
 	}

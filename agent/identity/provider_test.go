@@ -89,16 +89,16 @@ func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	issuer := &lateIssuer{answer: &identity.IssuedCertificate{
 		Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 	}}
-	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
+	r.PrepareReload(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
 	r.awaitChain(identity.DefaultSecret, r.issue(3*time.Hour))
 	chain := r.issue(4 * time.Hour)
 	r.awaitChain(identity.DefaultSecret, chain)
-	r.Prepare(identity.Settings{})
+	r.PrepareReload(identity.Settings{})
 	if r.chain(identity.DefaultSecret) != string(chain) || r.roots() != pemOf(r.root.Certificate) {
 		t.Error("pending settings removed or replaced what Envoy has")
 	}
 	r.Configure(identity.Settings{})
-	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
+	r.PrepareReload(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
 	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 }
 
@@ -113,7 +113,7 @@ func TestProvider_PendingSettingsOutliveADrain(t *testing.T) {
 	r.Configure(identity.Settings{})
 	other := pkitest.NewAuthority(t, "other", nil)
 	pair := issuePair(t, other, time.Hour)
-	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5},
+	r.PrepareReload(identity.Settings{Identity: config.Identity{GraceRatio: 0.5},
 		Issuer: &lateIssuer{answer: &identity.IssuedCertificate{
 			Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 		}}})
@@ -140,7 +140,7 @@ func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
 		Issuer: &lateIssuer{answer: &identity.IssuedCertificate{
 			Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 		}}}
-	r.Prepare(pending)
+	r.PrepareReload(pending)
 	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 	r.Configure(inForce)
 	if r.secret(identity.DefaultSecret) != nil || r.secret(identity.RootCASecret) != nil {
@@ -153,7 +153,7 @@ func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
 		t.Errorf("%s was written for refused settings", refused)
 	}
 	r.Configure(identity.Settings{})
-	r.Prepare(pending)
+	r.PrepareReload(pending)
 	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 	r.Configure(pending)
 	r.awaitFile(filepath.Join(refused, "cert-chain.pem"), pair.ChainPEM)

@@ -64,7 +64,7 @@ func (m *Manager) publish(missing map[string]bool) {
 		}
 		if version == nil {
 			if missing[name] && m.published[name] == "" {
-				change.Absent = append(change.Absent, keyOf(name))
+				change.KnownAbsent = append(change.KnownAbsent, keyOf(name))
 				m.published[name] = absent
 			}
 			continue
@@ -90,7 +90,7 @@ func (m *Manager) publish(missing map[string]bool) {
 		replaced[name] = before != "" && before != absent
 		m.published[name] = encoded.Version
 	}
-	if len(change.Set)+len(change.Remove)+len(change.Absent) > 0 {
+	if len(change.Set)+len(change.Remove)+len(change.KnownAbsent) > 0 {
 		m.feed.Publish(change)
 		runtime.Gosched() // lets xDS streams send the version before it is logged
 	}

@@ -64,7 +64,7 @@ func (w *world) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
 		return nil, w.err
 	}
 	w.issued = append(w.issued, time.Now())
-	template := pkitest.Leaf("web", lifetime+w.skew)
+	template := pkitest.LeafTemplate("web", lifetime+w.skew)
 	template.NotBefore = time.Now().Add(w.skew - 2*time.Minute)
 	chain, key := w.root.Issue(w.t, template)
 	pair, err := pki.ParsePair(pki.PEMInput{File: "chain", PEM: chain},

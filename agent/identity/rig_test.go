@@ -77,7 +77,7 @@ func (r *rig) files() config.Identity {
 // issue writes a new certificate, its key and the root.
 func (r *rig) issue(lifetime time.Duration) (chain []byte) {
 	r.t.Helper()
-	chain, key := r.root.Issue(r.t, pkitest.Leaf("web", lifetime))
+	chain, key := r.root.Issue(r.t, pkitest.LeafTemplate("web", lifetime))
 	r.write("cert.pem", chain)
 	r.write("key.pem", key)
 	r.write("root.pem", pkitest.PEM(r.root.Certificate))

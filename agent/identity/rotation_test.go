@@ -104,7 +104,7 @@ func TestFiles_EveryRotationIsServed(t *testing.T) {
 			r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 			pairs := make([][2][]byte, 2)
 			for i := range pairs {
-				pairs[i][0], pairs[i][1] = r.root.Issue(t, pkitest.Leaf("web", time.Hour))
+				pairs[i][0], pairs[i][1] = r.root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 			}
 			stop := r.inspect()
 			defer stop()

@@ -65,7 +65,7 @@ type sdsEnvoy struct {
 func serveSDS(t *testing.T, r *rig) (socket string) {
 	t.Helper()
 	socket = filepath.Join(parts.ShortDir(t), "sds.sock")
-	server, err := xds.NewServer(xds.Options{Source: r, Subscriber: r})
+	server, err := xds.NewServer(xds.Options{Source: r, SecretSubscriptionObserver: r})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,8 +142,8 @@ func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
 			both := x509.NewCertPool()
 			both.AddCert(old.Certificate)
 			both.AddCert(next.Certificate)
-			oldChain, oldKey := old.Issue(t, pkitest.Leaf("client", time.Hour))
-			nextChain, nextKey := next.Issue(t, pkitest.Leaf("client", time.Hour))
+			oldChain, oldKey := old.Issue(t, pkitest.LeafTemplate("client", time.Hour))
+			nextChain, nextKey := next.Issue(t, pkitest.LeafTemplate("client", time.Hour))
 			serves := func(want []byte) func() bool {
 				return func() bool {
 					got, err := e.get(both, oldChain, oldKey)

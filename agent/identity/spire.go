@@ -19,9 +19,9 @@ var errNotSeen = errors.New("Envoy has not received the secret from SPIRE; check
 	"agent " +
 	"serves [identity] spire_socket and has an entry for Envoy's user")
 
-// ReadPresentedFunc returns the certificates of a secret that Envoy has: a chain or roots, nil if
+// ReadEnvoySecretFunc returns the certificates of a secret that Envoy has: a chain or roots, nil if
 // none.
-type ReadPresentedFunc func(ctx context.Context, name string) ([]*x509.Certificate, error)
+type ReadEnvoySecretFunc func(ctx context.Context, name string) ([]*x509.Certificate, error)
 
 // observe reports the secret that Envoy has from SPIRE, until ctx ends. The key is never read.
 func (m *Manager) observe(ctx context.Context, name string, report report) {
@@ -38,7 +38,7 @@ func (m *Manager) observe(ctx context.Context, name string, report report) {
 }
 
 func (m *Manager) observed(ctx context.Context, name string) (*material, error) {
-	found, err := m.options.ReadPresented(ctx, name)
+	found, err := m.options.ReadEnvoySecret(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Envoy's secrets: %w", err)
 	}

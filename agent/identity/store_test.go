@@ -18,7 +18,7 @@ import (
 
 func issuePair(t *testing.T, root *pkitest.Authority, lifetime time.Duration) *pki.Pair {
 	t.Helper()
-	chain, key := root.Issue(t, pkitest.Leaf("web", lifetime))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", lifetime))
 	pair, err := pki.ParsePair(pki.PEMInput{PEM: chain}, pki.PEMInput{PEM: key}, pki.UsageBoth)
 	if err != nil {
 		t.Fatal(err)

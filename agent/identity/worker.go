@@ -74,7 +74,7 @@ func (m *Manager) startWaiting() {
 // entry accordingly.
 func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
-	case credential.IsCredential(name) && m.settings.CredentialsDir != "":
+	case credential.IsFileCredential(name) && m.settings.CredentialsDir != "":
 		found, err := credential.LocateFiles(m.settings.CredentialsDir, name)
 		if err != nil {
 			return source{}, err

@@ -16,7 +16,7 @@ import (
 
 // The catalogue contains exactly the message IDs of this package, and systemd can read it.
 func TestCatalog(t *testing.T) {
-	path := filepath.Join(parts.Root(), "packaging", "catalog", "outrider.catalog")
+	path := filepath.Join(parts.RepositoryRoot(), "packaging", "catalog", "outrider.catalog")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func unaccepted(listeners map[uint32]uint16) (int, error) {
 		_, ours := listeners[s.Inode]
 		switch {
 		case s.State == sockdiag.Listen && ours:
-			total += int(s.Waiting)
+			total += int(s.ReceiveQueue)
 		case s.State == sockdiag.SynReceived && ports[s.Address.Port()]:
 			total++
 		}

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// After StopAccepting, new connections are refused and established ones are served.
+// After StopEnvoysAccepting, new connections are refused and established ones are served.
 func TestStopAccepting(t *testing.T) {
 	l := newLab(t)
 	port := parts.FreePort(t)
@@ -28,7 +28,7 @@ func TestStopAccepting(t *testing.T) {
 	}
 	defer func() { _ = inside.Close() }()
 	for range 2 { // the agent may repeat the call
-		if err := l.client.StopAccepting(l.context()); err != nil {
+		if err := l.client.StopEnvoysAccepting(l.context()); err != nil {
 			t.Fatal(err)
 		}
 	}

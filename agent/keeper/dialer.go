@@ -23,13 +23,13 @@ func (s SocketDialer) Dial(ctx context.Context) (*Client, error) {
 // Upgrade implements Dialer.
 func (s SocketDialer) Upgrade(ctx context.Context) error { return Upgrade(ctx, string(s)) }
 
-// ProgramDialer implements Dialer for a keeper that the agent starts.
-type ProgramDialer struct {
+// LaunchingDialer implements Dialer for a keeper that the agent starts.
+type LaunchingDialer struct {
 	SocketDialer
 	Options LaunchOptions
 }
 
 // Dial connects to the keeper, which it starts unless one runs.
-func (p ProgramDialer) Dial(ctx context.Context) (*Client, error) {
+func (p LaunchingDialer) Dial(ctx context.Context) (*Client, error) {
 	return StartKeeper(ctx, p.Options)
 }

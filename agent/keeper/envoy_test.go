@@ -225,7 +225,7 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 // A keeper that is stopped while a command runs kills and reaps the command, and exits. The kernel
 // needs some time to end a large program.
 func TestShutdown_WhileCommandRuns(t *testing.T) {
-	envoy := parts.Envoy(t)
+	envoy := parts.EnvoyPath(t)
 	for delay := 10 * time.Millisecond; delay <= 80*time.Millisecond; delay += 10 * time.Millisecond {
 		l := newLab(t)
 		pid, ran := l.client.Info().PID, make(chan struct{})

@@ -246,7 +246,7 @@ func (l *lab) startEnvoy(epoch int, o envoyOptions) envoy {
 			"--skip-hot-restart-parent-stats")
 	}
 	process, err := l.client.Start(l.context(), StartSpec{
-		ID: id, Epoch: epoch, Number: l.ids, HotRestart: !o.sideBySide, Path: parts.Envoy(l.T),
+		ID: id, Epoch: epoch, Number: l.ids, HotRestart: !o.sideBySide, Path: parts.EnvoyPath(l.T),
 		Args: arguments, Env: []string{},
 	})
 	if err != nil {

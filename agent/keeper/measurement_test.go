@@ -90,7 +90,8 @@ func TestDial_IgnoresRunningCallsOfPreviousAgent(t *testing.T) {
 	p := l.startFake(0, false, "sockets=1", "listen="+address, "handle=listening", "wait")
 	l.says(p.ID, "listening")
 	parts.PauseProcess(t, p.PID)
-	waiting, err := net.Dial("tcp", address) // never accepted: StopAccepting waits for acceptWait
+	waiting, err := net.Dial("tcp",
+		address) // never accepted: StopEnvoysAccepting waits for acceptWait
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func TestSteer(t *testing.T) {
 			stop := crowd(address)
 			// Steer long before the listeners close, when they close, and once more.
 			for _, closes := range []time.Duration{time.Hour, 0, 0} {
-				if err := l.client.SteerConnections(l.context(), old.ID, fresh.ID,
+				if err := l.client.SteerNewConnections(l.context(), old.ID, fresh.ID,
 					closes); err != nil {
 					t.Fatal(err)
 				}
@@ -186,7 +186,8 @@ func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 		address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 		old := l.listens("old", address, sockets.old)
 		fresh := l.listens("fresh", address, sockets.fresh)
-		if err := l.client.SteerConnections(l.context(), old.ID, fresh.ID, time.Hour); err != nil {
+		if err := l.client.SteerNewConnections(l.context(), old.ID, fresh.ID,
+			time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		if counts := l.answers(address, 50); counts["fresh"] != 50 {
@@ -215,7 +216,7 @@ func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 		{first.ID, "none", "not two living Envoys"},
 		{first.ID, first.ID, "not two living Envoys"},
 	} {
-		if err := l.client.SteerConnections(l.context(), test.from, test.to,
+		if err := l.client.SteerNewConnections(l.context(), test.from, test.to,
 			time.Hour); err == nil ||
 			!strings.Contains(err.Error(), test.says) {
 			t.Errorf("from %s to %s: %v", test.from, test.to, err)
@@ -227,7 +228,8 @@ func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	}
 	defer func() { _ = foreign.Close() }()
 	go answer(foreign, "foreign")
-	if err := l.client.SteerConnections(l.context(), first.ID, second.ID, time.Hour); err == nil ||
+	if err := l.client.SteerNewConnections(l.context(), first.ID, second.ID,
+		time.Hour); err == nil ||
 		!strings.Contains(err.Error(), "other than the Envoys") {
 		t.Errorf("with a process that is not the keeper's: %v", err)
 	}

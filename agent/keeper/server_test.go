@@ -187,7 +187,7 @@ func TestRefusals(t *testing.T) {
 		"signal unknown":  {l.client.Signal(l.context(), "x", unix.SIGTERM), CodeNotFound},
 		"no such signal":  {l.client.Signal(l.context(), first.ID, 0), CodeInvalid},
 		"forget living":   {l.client.Forget(l.context(), first.ID), CodeEnvoysLive},
-		"clean up living": {l.client.CleanUpEnvoys(l.context()), CodeEnvoysLive},
+		"clean up living": {l.client.RemoveEnvoyFiles(l.context()), CodeEnvoysLive},
 	} {
 		if !HasCode(test.err, test.want) {
 			t.Errorf("%s: %v, want %s", name, test.err, test.want)

@@ -49,7 +49,7 @@ func envoyTakes(t *testing.T, value, format string) (bool, string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, parts.Envoy(t), "--mode", "validate", "-c", path,
+	out, err := exec.CommandContext(ctx, parts.EnvoyPath(t), "--mode", "validate", "-c", path,
 		"--disable-hot-restart", "--concurrency", "1", "-l", "critical").CombinedOutput()
 	return err == nil, string(out)
 }

@@ -75,8 +75,8 @@ func (t *PortTracker) OnAck(node *corev3.Node, typeURL string) {
 	t.notify()
 }
 
-// LastAcceptedNode returns the node of the Envoy that last accepted listeners, or nil.
-func (t *PortTracker) LastAcceptedNode() *corev3.Node {
+// LastAcceptingNode returns the node of the Envoy that last accepted listeners, or nil.
+func (t *PortTracker) LastAcceptingNode() *corev3.Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.node
@@ -146,7 +146,7 @@ func (t *PortTracker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		shared := t.host.SharedClaims(ctx, t.folder, t.Claims)
+		shared := t.host.ConflictingClaims(ctx, t.folder, t.Claims)
 		again = nil
 		if len(shared) == 0 {
 			t.board.Clear(conditionPortShared)

@@ -48,7 +48,7 @@ func TestTracker_SharedPort(t *testing.T) {
 		var theirs atomic.Int32
 		theirs.Store(80)
 		m := &PortTracker{
-			host: hostconflict.Host{Directory: directory, EnvoyLives: func(string) bool {
+			host: hostconflict.Host{ConfigDir: directory, EnvoyLives: func(string) bool {
 				return true
 			}, Query: func(context.Context, string) (hostconflict.OtherAgent, bool) {
 				return hostconflict.OtherAgent{Claims: []config.HostClaim{{Key: "listener x",

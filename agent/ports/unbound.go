@@ -136,7 +136,7 @@ func bindError(refusal xds.Refusal, name string) string {
 	if refusal.Type != resource.ListenerType {
 		return ""
 	}
-	return xds.BindError(refusal.Error, name)
+	return xds.BindFailureReason(refusal.Error, name)
 }
 
 // without removes the line about a listener that cannot be bound from Envoy's message.

@@ -193,7 +193,7 @@ func (s *session) forward(r *request) error {
 
 // drop ends a failed link and reconnects. It reports the failure once all addresses have failed.
 // After a failed link on which the server had responded, the report waits until another attempt
-// fails or the time CacheDelay is over.
+// fails or the time ServeFromCacheAfter is over.
 func (s *session) drop(why error) {
 	s.targets.failed(why)
 	s.server.leaves(s, s.targets.current().address, why)
@@ -228,7 +228,7 @@ func (s *session) reconnect() {
 		s.link.cancel()
 	}
 	if s.opened && !s.offline {
-		s.patience.Reset(s.server.options.CacheDelay)
+		s.patience.Reset(s.server.options.ServeFromCacheAfter)
 	}
 	s.link, s.opened = nil, false
 	for _, w := range s.order {

@@ -11,9 +11,9 @@ func (s *Server) connected(session *session) {
 	s.latest = session
 }
 
-// EndOlderStreams ends the upstream streams of all sessions except the session that opened its
+// EndAllButLatestStream ends the upstream streams of all sessions except the session that opened its
 // stream last. It is called before Envoys end, because they end in any order.
-func (s *Server) EndOlderStreams() {
+func (s *Server) EndAllButLatestStream() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaving = true
@@ -43,7 +43,7 @@ func (s *Server) notifyOthers() {
 }
 
 // renew reconnects, which makes this session the one that opened its stream last. After
-// EndOlderStreams it only disconnects.
+// EndAllButLatestStream it only disconnects.
 func (s *session) renew() {
 	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" ||
 		len(s.upstream.Addresses) == 0 {

@@ -54,9 +54,9 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	above.expect(xdsresource.ListenerType)
 
 	_, aboveLast := subscribe()
-	r.EndOlderStreams()
+	r.EndAllButLatestStream()
 	<-above.ended
-	// after EndOlderStreams the session must not reconnect, even if Envoy sends a request
+	// after EndAllButLatestStream the session must not reconnect, even if Envoy sends a request
 	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType})
 	select {
 	case err := <-aboveLast.ended:

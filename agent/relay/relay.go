@@ -14,7 +14,7 @@
 // answers from the Cache. Its next upstream stream then starts from the resources that Envoy has.
 //
 // The agent's own traffic uses the same streams: a Subscription receives the responses of its type
-// (Options.Subscriptions), Server.AnnounceToUpstream sends a request such as the workload's health.
+// (Options.Subscriptions), Server.ReportToUpstream sends a request such as the workload's health.
 //
 // Queues are bounded: a session holds one response, and two more with extension configurations. It
 // does not read from the upstream server while Envoy does not read from it. If the upstream server
@@ -76,9 +76,9 @@ type Options struct {
 	// subscriptions.
 	ApplicationNode func() *corev3.Node
 	OnListeners     func() // called after an Envoy has accepted listeners; nil: no call
-	// CacheDelay is the time for which a new stream waits for a connection to the upstream server
+	// ServeFromCacheAfter is the time for which a new stream waits for a connection to the upstream server
 	// before it is served from the cache; 0: 500 ms.
-	CacheDelay time.Duration
+	ServeFromCacheAfter time.Duration
 }
 
 // Server relays xDS streams of Envoys and applications to an upstream server. Its methods are safe
@@ -103,9 +103,9 @@ type Server struct {
 	sessions map[*session]state
 	lastID   uint64
 	latest   *session // session that opened its upstream stream last; nil after its end
-	// EndOlderStreams was called, so only the session latest may reconnect
+	// EndAllButLatestStream was called, so only the session latest may reconnect
 	leaving   bool
-	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see AnnounceToUpstream
+	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see ReportToUpstream
 	shown     Status
 	away      away // current text of conditionAway
 	unused    map[string]UnusedAddress
@@ -113,8 +113,8 @@ type Server struct {
 
 // New returns a Server with the given options.
 func New(options Options) *Server {
-	if options.CacheDelay == 0 {
-		options.CacheDelay = defaultPatience
+	if options.ServeFromCacheAfter == 0 {
+		options.ServeFromCacheAfter = defaultPatience
 	}
 	s := &Server{options: options, sessions: map[*session]state{},
 		refusals: xds.NewRefusalConditions(options.Conditions,
@@ -146,13 +146,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.options.Cache.run(ctx)
 }
 
-// SetUpstream sets the upstream server that future streams use. Open streams are not changed.
-func (s *Server) SetUpstream(upstream Upstream) { s.upstream.Store(&upstream) }
+// SetUpstreamOfNewStreams sets the upstream server that future streams use. Open streams are not changed.
+func (s *Server) SetUpstreamOfNewStreams(upstream Upstream) { s.upstream.Store(&upstream) }
 
 // Configure sets the upstream server of all streams. If it has changed, open streams reconnect to
 // the new server; if there is none any more, they disconnect.
 func (s *Server) Configure(upstream Upstream) {
-	s.SetUpstream(upstream)
+	s.SetUpstreamOfNewStreams(upstream)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.unused, func(address string, _ UnusedAddress) bool {

@@ -216,7 +216,7 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
 	above.next()
 	next := serverAt(after.address)
-	r.SetUpstream(next) // does not affect open streams
+	r.SetUpstreamOfNewStreams(next) // does not affect open streams
 	above.send(deltaResponse("2", "b"))
 	envoy.next()
 	r.Configure(next)

@@ -49,7 +49,7 @@ type session struct {
 
 	// receives a value when Server.Configure has changed the upstream server
 	reconfigured chan struct{}
-	announce     chan struct{} // receives a value when Server.AnnounceToUpstream has a new announcement
+	announce     chan struct{} // receives a value when Server.ReportToUpstream has a new announcement
 	query        chan chan<- []TypeStatus
 	// receives a value when the session must reconnect because another one has ended; see
 	// session.renew
@@ -70,7 +70,7 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	defer cancel() // ends the session's link and the goroutine that receives from Envoy
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
-		retry: time.NewTimer(0), patience: time.NewTimer(s.options.CacheDelay),
+		retry: time.NewTimer(0), patience: time.NewTimer(s.options.ServeFromCacheAfter),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
 		query: make(chan chan<- []TypeStatus), renewed: make(chan struct{}, 1)}
 	session.targets = s.newTargets(session.upstream)

@@ -37,7 +37,7 @@ func TestUpstream_Identity(t *testing.T) {
 		state := tls.ConnectionState{
 			PeerCertificates: []*x509.Certificate{{URIs: []*url.URL{server}}},
 		}
-		if err := (Upstream{Identity: c.wanted}).verify(state); (err == nil) != c.valid {
+		if err := (Upstream{ServerIdentity: c.wanted}).verify(state); (err == nil) != c.valid {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -59,7 +59,7 @@ func TestUpstream_Authentication(t *testing.T) {
 	other := file("other.pem", pkitest.PEM(pkitest.NewAuthority(t, "other", nil).Certificate))
 	token := file("token", []byte(istiod.Token(t, time.Hour)))
 	expired := file("expired", []byte(istiod.Token(t, -time.Hour)))
-	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	cert, keyFile := file("cert.pem", chain), file("key.pem", key)
 
 	workload := func() (*tls.Certificate, error) {
@@ -89,7 +89,7 @@ func TestUpstream_Authentication(t *testing.T) {
 		"other root":   {func(u *Upstream) { u.RootFile = other }, "unknown authority"},
 		"other name":   {func(u *Upstream) { u.ServerName = "pilot.test" }, "not pilot.test"},
 		"no roots":     {func(u *Upstream) { u.RootFile = token }, "token"},
-		"pilot's name": {func(u *Upstream) { u.Identity = "/sa/pilot" }, "or ends in"},
+		"pilot's name": {func(u *Upstream) { u.ServerIdentity = "/sa/pilot" }, "or ends in"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

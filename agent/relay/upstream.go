@@ -30,7 +30,7 @@ type Upstream struct {
 	// server name for SNI and for the check of the certificate; "": host of the address
 	ServerName string
 	// URI SAN that the server's certificate must have: spiffe://ID, or the end of the URI; "": any
-	Identity               string
+	ServerIdentity         string
 	TokenFile              string // file with a JWT, which is sent over TLS only; "": none
 	CertFile               string // file with the client certificate; "": none
 	KeyFile                string
@@ -103,7 +103,7 @@ func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption
 			config.RootCAs.AddCert(root)
 		}
 	}
-	if u.Identity != "" {
+	if u.ServerIdentity != "" {
 		config.VerifyConnection = u.verify
 	}
 	if u.CertFile != "" {
@@ -151,13 +151,14 @@ func (u Upstream) verify(connection tls.ConnectionState) error {
 		found = append(found, uri.String())
 	}
 	if slices.ContainsFunc(found, func(uri string) bool {
-		return uri == u.Identity ||
-			!strings.HasPrefix(u.Identity, "spiffe://") && strings.HasSuffix(uri, u.Identity)
+		return uri == u.ServerIdentity ||
+			!strings.HasPrefix(u.ServerIdentity, "spiffe://") && strings.HasSuffix(uri,
+				u.ServerIdentity)
 	}) {
 		return nil
 	}
 	return fmt.Errorf("none of the server's identities %q is, or ends in, %q "+
-		"([discovery] pilot_identity)", found, u.Identity)
+		"([discovery] pilot_identity)", found, u.ServerIdentity)
 }
 
 // outgoing adds gRPC metadata that istiod reads from requests.

@@ -56,7 +56,7 @@ func (r *RefusedVersion) InUse() *Resource {
 type Nack struct {
 	Resource *Resource
 	// version that the client continues to use, maybe without content; nil: none
-	HeldVersion *Resource
+	VersionInUse *Resource
 	// removed listeners that the client still has, and that the refused one would replace
 	ReplacedListeners []*Resource
 	Reason            string
@@ -75,7 +75,7 @@ type acceptance struct {
 	// last accepted version of each key, unless it is the newest one
 	accepted map[Key]version
 	removed  map[Key]version // last accepted versions of recently removed resources
-	// listeners that a policy closes, according to Change.ClosedListeners of the last publication
+	// listeners that a policy closes, according to Change.ListenersClosedByPolicy of the last publication
 	closed map[Key]bool
 	// removed resources that remain in the snapshot because clients refused others
 	retained map[Key]bool
@@ -281,8 +281,8 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 		if newest == nil || newest.Version != n.Resource.Version || f.retained[key] {
 			continue
 		}
-		if !f.accepted[key].resource.HasContent() && n.HeldVersion != nil {
-			f.accepted[key] = version{resource: n.HeldVersion}
+		if !f.accepted[key].resource.HasContent() && n.VersionInUse != nil {
+			f.accepted[key] = version{resource: n.VersionInUse}
 		}
 		m := f.refusals[key]
 		if m == nil {

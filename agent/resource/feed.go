@@ -29,7 +29,7 @@ type Snapshot struct {
 	// sequence number of the last snapshot that changed a resource of a type, by type URL
 	changed map[string]uint64
 	// keys of resources that are known not to exist; nil unless the feed is on demand (see
-	// NewFeedOnDemand)
+	// NewOnDemandFeed)
 	absent map[Key]bool
 	// refusals of the newest version of resources, by key; nil if there are none
 	refused map[Key]*RefusedVersion
@@ -50,9 +50,9 @@ func (s *Snapshot) AllRefused() map[Key]*RefusedVersion { return s.refused }
 // Get returns a resource, or nil if the snapshot has none with the key.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// IsPending reports whether it is still unknown if a resource exists, because the publisher has
+// ExistenceUnknown reports whether it is still unknown if a resource exists, because the publisher has
 // neither set it nor reported it absent. It is always false on feeds that are not on demand.
-func (s *Snapshot) IsPending(key Key) bool {
+func (s *Snapshot) ExistenceUnknown(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
 }
 
@@ -84,10 +84,10 @@ type Change struct {
 	Set    []*Resource // new resources, and those with new content
 	Remove []Key
 	// on a feed on demand: keys of resources that were removed or are known not to exist
-	Absent []Key
-	// ClosedListeners has listeners that a policy closes. They are removed even if clients refuse
+	KnownAbsent []Key
+	// ListenersClosedByPolicy has listeners that a policy closes. They are removed even if clients refuse
 	// other resources.
-	ClosedListeners map[Key]bool
+	ListenersClosedByPolicy map[Key]bool
 }
 
 // history is the number of snapshots for which a feed stores the changed keys. A reader whose
@@ -116,10 +116,10 @@ func NewFeed() *Feed {
 		acceptance: newAcceptance()}
 }
 
-// NewFeedOnDemand returns a feed whose publisher determines whether a resource exists only when a
+// NewOnDemandFeed returns a feed whose publisher determines whether a resource exists only when a
 // client requests the resource. Until the publisher sets the resource or reports it absent, it is
 // pending.
-func NewFeedOnDemand() *Feed {
+func NewOnDemandFeed() *Feed {
 	f := NewFeed()
 	f.current.absent = map[Key]bool{}
 	return f
@@ -162,19 +162,19 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 			e.keys = append(e.keys, k)
 		}
 	}
-	for _, k := range change.Absent {
+	for _, k := range change.KnownAbsent {
 		if !e.absent[k] && e.sets[k.Type][k.Name] == nil {
 			e.keys = append(e.keys, k)
 		}
 		e.absent[k] = true
 	}
-	for _, k := range slices.Concat(change.Remove, change.Absent) {
+	for _, k := range slices.Concat(change.Remove, change.KnownAbsent) {
 		if old := e.sets[k.Type][k.Name]; old != nil && !f.retained[k] {
 			f.dropped(old)
 			e.remove(k)
 		}
 	}
-	f.closed = change.ClosedListeners
+	f.closed = change.ListenersClosedByPolicy
 	for k := range f.closed {
 		if f.retained[k] {
 			delete(f.retained, k)
@@ -293,9 +293,9 @@ func (f *Feed) ChangedSince(sequence uint64) (keys []Key, ok bool) {
 	return keys, true
 }
 
-// Watch counts the caller as a watcher of the feed until the caller calls leave, which it may call
+// AddWatcher counts the caller as a watcher of the feed until the caller calls leave, which it may call
 // only once.
-func (f *Feed) Watch() (leave func()) {
+func (f *Feed) AddWatcher() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.watchers++

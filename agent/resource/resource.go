@@ -138,14 +138,14 @@ func (r *Resource) EncodedDeltaResource() []byte { return r.encoded[r.delta:] }
 // modify it.
 func (r *Resource) EncodedAny() []byte { return r.encoded[r.any:] }
 
-// EncodedDeltaField returns EncodedDeltaResource preceded by the tag and length of the field
+// EncodedDeltaResponseField returns EncodedDeltaResource preceded by the tag and length of the field
 // "resources" of a DeltaDiscoveryResponse. An encoded response consists of its other fields and the
-// EncodedDeltaField of each of its resources. Callers must not modify the result.
-func (r *Resource) EncodedDeltaField() []byte { return r.encoded }
+// EncodedDeltaResponseField of each of its resources. Callers must not modify the result.
+func (r *Resource) EncodedDeltaResponseField() []byte { return r.encoded }
 
-// EncodedStateField returns EncodedAny preceded by the tag and length of the field "resources" of a
+// EncodedSotWResponseField returns EncodedAny preceded by the tag and length of the field "resources" of a
 // DiscoveryResponse. Callers must not modify it.
-func (r *Resource) EncodedStateField() []byte { return r.encoded[r.state:] }
+func (r *Resource) EncodedSotWResponseField() []byte { return r.encoded[r.state:] }
 
 // stored is the JSON form of a Resource.
 type stored struct {

@@ -36,12 +36,13 @@ func TestResource_FormsDecodeToSameMessage(t *testing.T) {
 		t.Errorf("got %v, %v", &got, err)
 	}
 	var whole discoveryv3.DeltaDiscoveryResponse
-	if err := proto.Unmarshal(r.EncodedDeltaField(), &whole); err != nil || len(whole.Resources) != 1 ||
+	if err := proto.Unmarshal(r.EncodedDeltaResponseField(), &whole); err != nil ||
+		len(whole.Resources) != 1 ||
 		!proto.Equal(whole.Resources[0], &delta) {
 		t.Errorf("as the field of a delta response: %v, %v", &whole, err)
 	}
 	var wholeState discoveryv3.DiscoveryResponse
-	if err := proto.Unmarshal(r.EncodedStateField(), &wholeState); err != nil ||
+	if err := proto.Unmarshal(r.EncodedSotWResponseField(), &wholeState); err != nil ||
 		len(wholeState.Resources) != 1 || !proto.Equal(wholeState.Resources[0], &state) {
 		t.Errorf("as the field of a response: %v, %v", &wholeState, err)
 	}
@@ -130,7 +131,7 @@ func TestFeed_Idle(t *testing.T) {
 		if !f.IdleSince().Equal(made) {
 			t.Errorf("a new feed is idle since %v", f.IdleSince())
 		}
-		one, other := f.Watch(), f.Watch()
+		one, other := f.AddWatcher(), f.AddWatcher()
 		one()
 		if !f.IdleSince().IsZero() {
 			t.Errorf("a followed feed is idle since %v", f.IdleSince())

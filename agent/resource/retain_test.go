@@ -54,7 +54,7 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	began := threadTime(t)
-	s := f.Refuse(client, Nack{Resource: route("b"), HeldVersion: route("a"), Reason: "bad"})
+	s := f.Refuse(client, Nack{Resource: route("b"), VersionInUse: route("a"), Reason: "bad"})
 	if took := threadTime(t) - began; took > 2*time.Second {
 		t.Errorf("a refusal takes %v", took)
 	}
@@ -94,14 +94,15 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 		f.Accept(live, f.Publish(Change{Set: []*Resource{version("2")}}).Sequence,
 			[]*Resource{version("2")})
 		f.Publish(Change{Set: []*Resource{version("3")}})
-		s := f.Refuse(live, Nack{Resource: version("3"), HeldVersion: version("2"), Reason: "bad"})
+		s := f.Refuse(live, Nack{Resource: version("3"), VersionInUse: version("2"), Reason: "bad"})
 		got := s.Refusal(Key{typeURL, "a"})
 		if string(got.LastAccepted.EncodedMessage()) != test.accepted ||
 			got.OfferToNewClients != test.offered {
 			t.Errorf("%+v: last accepted: version %s, offered %v", test,
 				got.LastAccepted.EncodedMessage(), got.OfferToNewClients)
 		}
-		s = f.Refuse(starting, Nack{Resource: version("3"), HeldVersion: version("1"), Reason: "bad"})
+		s = f.Refuse(starting, Nack{Resource: version("3"), VersionInUse: version("1"),
+			Reason: "bad"})
 		if s.Refusal(Key{typeURL, "a"}).OfferToNewClients {
 			t.Errorf("%+v: offered although the newest client refuses it", test)
 		}
@@ -120,7 +121,7 @@ func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 	f.AddClient(draining, 6)
 	offered := func(client Client, refused *Resource) bool {
 		f.Publish(Change{Set: []*Resource{refused}})
-		return f.Refuse(client, Nack{Resource: refused, HeldVersion: version("1"),
+		return f.Refuse(client, Nack{Resource: refused, VersionInUse: version("1"),
 			Reason: "bad"}).Refusal(
 			refused.Key()).OfferToNewClients
 	}
@@ -144,9 +145,9 @@ func TestFeed_RetainsNoClosedListener(t *testing.T) {
 	closed := map[Key]bool{old.Key(): true}
 	for name, changes := range map[string][]Change{
 		"in one edit": {{Set: []*Resource{next}, Remove: []Key{old.Key()},
-			ClosedListeners: closed}},
+			ListenersClosedByPolicy: closed}},
 		"in two edits": {{Set: []*Resource{next}, Remove: []Key{old.Key()}},
-			{ClosedListeners: closed}},
+			{ListenersClosedByPolicy: closed}},
 	} {
 		f, client := NewFeed(), Client{"a", 1}
 		f.Accept(client, f.Publish(Change{Set: []*Resource{old}}).Sequence, []*Resource{old})
@@ -236,7 +237,7 @@ func TestFeed_StateHasTheAcceptedVersionUntilAnother(t *testing.T) {
 	if s, _ := f.Current(); len(s.AllRefused()) > 0 {
 		t.Errorf("refused without an answer: %v", s.AllRefused())
 	}
-	s := f.Refuse(client, Nack{Resource: version("3"), Reason: "bad", HeldVersion: &Resource{
+	s := f.Refuse(client, Nack{Resource: version("3"), Reason: "bad", VersionInUse: &Resource{
 		Type: ListenerType, Name: "a", Version: version("1").Version}})
 	if got := s.Refusal(version("").Key()); got == nil || got.InUse() == nil ||
 		got.InUse().Version != version("1").Version {

@@ -22,12 +22,12 @@ type Socket struct {
 	// Cookie identifies the socket until the next boot.
 	Cookie uint64
 	// length of a listener's accept queue; for other sockets, the unread bytes
-	Waiting uint32
-	Address netip.AddrPort // local; IPv4-mapped IPv6 addresses are not unmapped
-	Peer    netip.AddrPort // peer of a connection
-	Device  uint32         // index of the bound network interface; 0: none
-	UID     uint32         // user that created the socket
-	Inode   uint32         // 0: belongs to no process, like a connection that was not accepted yet
+	ReceiveQueue uint32
+	Address      netip.AddrPort // local; IPv4-mapped IPv6 addresses are not unmapped
+	Peer         netip.AddrPort // peer of a connection
+	Device       uint32         // index of the bound network interface; 0: none
+	UID          uint32         // user that created the socket
+	Inode        uint32         // 0: belongs to no process, like a connection that was not accepted yet
 	// CGroup is the creator's control group: the inode of its directory in /sys/fs/cgroup;
 	// 0: unknown.
 	CGroup uint64
@@ -234,14 +234,14 @@ func socketOf(body []byte) (Socket, error) {
 	address, _ := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
 	peer, _ := netip.AddrFromSlice(id[sockidDestination : sockidDestination+length])
 	s := Socket{
-		State:   State(body[messageState]),
-		Cookie:  binary.NativeEndian.Uint64(id[sockidCookie:]),
-		Waiting: binary.NativeEndian.Uint32(body[messageWaiting:]),
-		Address: netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
-		Peer:    netip.AddrPortFrom(peer, binary.BigEndian.Uint16(id[sockidPeerPort:])),
-		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),
-		UID:     binary.NativeEndian.Uint32(body[messageUID:]),
-		Inode:   binary.NativeEndian.Uint32(body[messageInode:]),
+		State:        State(body[messageState]),
+		Cookie:       binary.NativeEndian.Uint64(id[sockidCookie:]),
+		ReceiveQueue: binary.NativeEndian.Uint32(body[messageWaiting:]),
+		Address:      netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
+		Peer:         netip.AddrPortFrom(peer, binary.BigEndian.Uint16(id[sockidPeerPort:])),
+		Device:       binary.NativeEndian.Uint32(id[sockidDevice:]),
+		UID:          binary.NativeEndian.Uint32(body[messageUID:]),
+		Inode:        binary.NativeEndian.Uint32(body[messageInode:]),
 	}
 	attributes, err := netlink.NewAttributeDecoder(body[messageLength:])
 	if err != nil {

@@ -118,7 +118,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 	}
 	if m.DNS != nil {
 		for result, value := range map[string]func(dns.Stats) uint64{
-			"table":     func(s dns.Stats) uint64 { return s.FromNameTable },
+			"table":     func(s dns.Stats) uint64 { return s.NameTableAnswers },
 			"cached":    func(s dns.Stats) uint64 { return s.CachedAnswers },
 			"forwarded": func(s dns.Stats) uint64 { return s.ForwardedQueries },
 			"failed":    func(s dns.Stats) uint64 { return s.FailedQueries },

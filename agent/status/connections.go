@@ -8,7 +8,7 @@ import (
 
 // ConnectionMetrics counts the connections that the agent's addresses evicted or refused, by the
 // name of the address (prometheus.Collector).
-type ConnectionMetrics map[string]interface{ Connections() admission.Stats }
+type ConnectionMetrics map[string]interface{ ConnectionStats() admission.Stats }
 
 var (
 	connectionsEvicted = prometheus.NewDesc("outrider_connections_evicted_total",
@@ -28,7 +28,7 @@ func (m ConnectionMetrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m ConnectionMetrics) Collect(out chan<- prometheus.Metric) {
 	for address, server := range m {
-		stats := server.Connections()
+		stats := server.ConnectionStats()
 		out <- prometheus.MustNewConstMetric(connectionsEvicted, prometheus.CounterValue,
 			float64(stats.Evicted), address)
 		out <- prometheus.MustNewConstMetric(connectionsRefused, prometheus.CounterValue,

@@ -101,7 +101,7 @@ func startServer(t *testing.T, options Options) (*Server, string) {
 	server := NewServer(options)
 	runPart(t, server.Run)
 	<-server.Ready()
-	return server, "http://" + server.Address()
+	return server, "http://" + server.APIServerAddress()
 }
 
 // epochs implements Epochs.
@@ -221,7 +221,7 @@ func startEnvoy(t *testing.T, members string) (socket string, stop func()) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart",
+	command := exec.Command(parts.EnvoyPath(t), "-c", bootstrap, "--disable-hot-restart",
 		"--concurrency", "1", "-l", "warning")
 	command.Stderr = log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -15,15 +15,15 @@ import (
 	"outrider.org/outrider/agent/lifecycle"
 )
 
-// Options configures a Server. A nil Proxy disables Envoy's metrics, a nil Control disables the
+// Options configures a Server. A nil Proxy disables Envoy's metrics, a nil DrainController disables the
 // control paths.
 type Options struct {
-	Address   string // host:port to listen on
-	Config    Config
-	Readiness Readiness
-	Proxy     Proxy
-	Control   Control
-	Metrics   prometheus.Gatherer // metrics of the agent; their names begin with outrider_
+	Address         string // host:port to listen on
+	Config          Config
+	Readiness       Readiness
+	Proxy           Proxy
+	DrainController DrainController
+	Metrics         prometheus.Gatherer // metrics of the agent; their names begin with outrider_
 	// TrustedUIDs are local users that share separate connection limits: root, the agent's and
 	// Envoy's.
 	TrustedUIDs []uint32
@@ -62,16 +62,16 @@ func NewServer(options Options) *Server {
 // Name returns the name of the part.
 func (s *Server) Name() string { return "status" }
 
-// Address returns the address that the server listens on, or "" before it does.
-func (s *Server) Address() string {
+// APIServerAddress returns the address that the server listens on, or "" before it does.
+func (s *Server) APIServerAddress() string {
 	if address := s.address.Load(); address != nil {
 		return *address
 	}
 	return ""
 }
 
-// Connections returns the connection statistics of the status address.
-func (s *Server) Connections() admission.Stats { return s.gate.stats() }
+// ConnectionStats returns the connection statistics of the status address.
+func (s *Server) ConnectionStats() admission.Stats { return s.gate.stats() }
 
 // Configure applies a changed configuration from the next request on.
 func (s *Server) Configure(config Config) { s.config.Store(&config) }
@@ -108,9 +108,9 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.Handle("GET /metrics", s.metrics)
 	mux.Handle("/drain",
-		ownHost(s.control(func(ctx context.Context) error { return s.options.Control.BeginDrain(ctx) })))
+		ownHost(s.control(func(ctx context.Context) error { return s.options.DrainController.BeginDrain(ctx) })))
 	mux.Handle("/quitquitquit",
-		ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Quit(ctx) })))
+		ownHost(s.control(func(ctx context.Context) error { return s.options.DrainController.Quit(ctx) })))
 	return mux
 }
 
@@ -134,7 +134,7 @@ func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
 		case r.Method != http.MethodPost:
 			w.Header().Set("Allow", http.MethodPost)
 			say(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes POST only", r.URL.Path))
-		case s.options.Control == nil || !s.config.Load().ControlAllowed:
+		case s.options.DrainController == nil || !s.config.Load().ControlAllowed:
 			say(w, http.StatusForbidden,
 				fmt.Sprintf(
 					`%s is off: set control = "loopback" in [status] to allow it to local users`,

@@ -75,8 +75,9 @@ func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			control := &controls{err: test.err}
-			server := NewServer(Options{Config: Config{ControlAllowed: test.allowed}, Control: control,
-				Readiness: readiness(""), Logger: discard(), Conditions: condition.NewRegistry()})
+			server := NewServer(Options{Config: Config{ControlAllowed: test.allowed},
+				DrainController: control,
+				Readiness:       readiness(""), Logger: discard(), Conditions: condition.NewRegistry()})
 			request := httptest.NewRequest(test.method, test.path, nil)
 			request.RemoteAddr, request.Host = test.peer, "127.0.0.1:15020"
 			if test.host != "" {
@@ -99,7 +100,7 @@ func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 
 func TestControlFollowsTheConfiguration(t *testing.T) {
 	control := &controls{}
-	server, url := startServer(t, Options{Control: control})
+	server, url := startServer(t, Options{DrainController: control})
 	if code, _, _ := ask(t, "POST", url+"/drain"); code != 403 {
 		t.Errorf("off: %d", code)
 	}
@@ -125,9 +126,9 @@ func TestAnAddressThatIsTakenIsToldAndHadLater(t *testing.T) {
 		t.Fatalf("conditions: %+v", all)
 	}
 	_ = reserved.Close()
-	eventually(t, "it listens", func() bool { return server.Address() != "" })
+	eventually(t, "it listens", func() bool { return server.APIServerAddress() != "" })
 	if code, _, _ := ask(t, http.MethodGet,
-		"http://"+server.Address()+"/healthz/ready"); code != 200 {
+		"http://"+server.APIServerAddress()+"/healthz/ready"); code != 200 {
 		t.Errorf("%d", code)
 	}
 	if all := board.Conditions(); len(all) != 0 {

@@ -25,8 +25,8 @@ type Proxy interface {
 	LiveAdmin() (admin http.RoundTripper, epoch int, err error)
 }
 
-// Control implements POST /drain and /quitquitquit. Its methods return before the drain ends.
-type Control interface {
+// DrainController implements POST /drain and /quitquitquit. Its methods return before the drain ends.
+type DrainController interface {
 	BeginDrain(ctx context.Context) error
 	// Quit requests an orderly stop of the agent, with a drain.
 	Quit(ctx context.Context) error

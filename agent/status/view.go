@@ -78,8 +78,8 @@ func NewAdminView(options AdminViewOptions) *AdminView {
 // Name returns the name of the part.
 func (v *AdminView) Name() string { return "admin-view" }
 
-// Address returns the address that the view listens on, or "".
-func (v *AdminView) Address() string {
+// APIServerAddress returns the address that the view listens on, or "".
+func (v *AdminView) APIServerAddress() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.listener == nil {
@@ -88,8 +88,8 @@ func (v *AdminView) Address() string {
 	return v.listener.Addr().String()
 }
 
-// Connections returns the connection statistics of the view.
-func (v *AdminView) Connections() admission.Stats { return v.gate.stats() }
+// ConnectionStats returns the connection statistics of the view.
+func (v *AdminView) ConnectionStats() admission.Stats { return v.gate.stats() }
 
 // Run serves until ctx ends. While the port cannot be bound, it raises a condition and retries
 // every second. Run may be called once.

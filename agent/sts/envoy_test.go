@@ -88,7 +88,8 @@ func authorizationOfEnvoy(t *testing.T, url, subjectFile string) string {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, ads)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	parts.StartProcess(t, exec.Command(parts.Envoy(t), "--disable-hot-restart", "--concurrency", "1",
+	parts.StartProcess(t, exec.Command(parts.EnvoyPath(t), "--disable-hot-restart", "--concurrency",
+		"1",
 		"--config-yaml", fmt.Sprintf(bootstrap, socket, url, subjectFile, typeJWT, cloudPlatform)))
 	select {
 	case got := <-ads.authorizations:

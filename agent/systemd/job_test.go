@@ -218,7 +218,7 @@ func TestJob_AsksUntilSystemdAnswers(t *testing.T) {
 func TestStopTimeout_IsTheUnits(t *testing.T) {
 	want := fmt.Sprintf("\nTimeoutStopSec=%ds\n", int(StopTimeout.Seconds()))
 	for _, name := range []string{"outrider.service", "outrider@.service"} {
-		unit, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
+		unit, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "units", name))
 		if err != nil {
 			t.Fatal(err)
 		}

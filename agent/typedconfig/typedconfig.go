@@ -48,8 +48,8 @@ const RetryAfter = time.Minute
 
 // Checker checks Configs. It is safe for concurrent use.
 type Checker struct {
-	// Run starts the process that checks configs, and returns the findings of each.
-	Run func(context.Context, []Config) ([][]Finding, error)
+	// RunProcess starts the process that checks configs, and returns the findings of each.
+	RunProcess func(context.Context, []Config) ([][]Finding, error)
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]remembered
@@ -173,7 +173,7 @@ func (c *Checker) run(ctx context.Context, questions []question) ([][]Finding, e
 	for i, q := range questions {
 		configs[i] = q.Config
 	}
-	found, err := c.Run(ctx, configs)
+	found, err := c.RunProcess(ctx, configs)
 	if err == nil && len(found) != len(configs) {
 		err = errors.New("the answer of outrider-bootstrap has another number of results than " +
 			"requested")

@@ -32,7 +32,8 @@ func TestChecker_FailureIsOfOneConfig(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				runs, repaired := 0, false
-				checker := typedconfig.Checker{Run: func(ctx context.Context, questions []typedconfig.Config) (
+				checker := typedconfig.Checker{RunProcess: func(ctx context.Context,
+					questions []typedconfig.Config) (
 					[][]typedconfig.Finding, error) {
 					runs++
 					for _, config := range questions {

@@ -20,8 +20,8 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// CodeNotStored is the condition that the file of a Fetcher cannot be written.
-const CodeNotStored = "wasm-modules-not-stored"
+// ConditionNotStored is the condition that the file of a Fetcher cannot be written.
+const ConditionNotStored = "wasm-modules-not-stored"
 
 const (
 	maxSources    = 64
@@ -47,12 +47,12 @@ type Source struct {
 	// file with the credentials of registries, a Docker configuration (JSON); "": none
 	SecretFile string
 	// a changed text makes the Fetcher fetch the module again; "": it is fetched once
-	Version string `json:"Version"`
+	ConfigVersion string `json:"Version"`
 }
 
 func compareSources(a, b Source) int {
-	return slices.Compare([]string{a.URL, a.SHA256, a.SecretFile, a.Version},
-		[]string{b.URL, b.SHA256, b.SecretFile, b.Version})
+	return slices.Compare([]string{a.URL, a.SHA256, a.SecretFile, a.ConfigVersion},
+		[]string{b.URL, b.SHA256, b.SecretFile, b.ConfigVersion})
 }
 
 // FetcherOptions configures a Fetcher.

@@ -102,7 +102,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 	}
 	r.fails(wrong, "does not have the SHA-256 000")
 	r.answers("text")
-	other := wasm.Source{URL: r.url, Version: "2"}
+	other := wasm.Source{URL: r.url, ConfigVersion: "2"}
 	r.SetSources([]wasm.Source{web, other})
 	r.fails(other, "is not a Wasm module")
 	if code, err := r.Module(wrong); code != nil || err != nil {
@@ -112,7 +112,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 		w.Header().Set("Content-Length", fmt.Sprint(wasm.MaxBytes+1))
 		_, _ = w.Write(make([]byte, wasm.MaxBytes+1))
 	})
-	huge := wasm.Source{URL: r.url, Version: "3"}
+	huge := wasm.Source{URL: r.url, ConfigVersion: "3"}
 	r.SetSources([]wasm.Source{huge})
 	r.fails(huge, "more than 64 MB")
 	r.handle(func(w http.ResponseWriter, _ *http.Request) { // HTTP/1.0: the length is unknown
@@ -124,7 +124,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 		_, _ = fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\n\r\n%s", wasmtest.EmptyModule[:20])
 		_ = conn.Close()
 	})
-	half := wasm.Source{URL: r.url, Version: "4"}
+	half := wasm.Source{URL: r.url, ConfigVersion: "4"}
 	r.SetSources([]wasm.Source{half})
 	r.fails(half, "is truncated")
 	gone := wasm.Source{URL: "http://127.0.0.1:1/m"}
@@ -170,8 +170,8 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	r := newRig(t)
 	state := filepath.Join(t.TempDir(), "modules")
 	path := filepath.Join(t.TempDir(), "m.wasm")
-	first, second := wasmtest.HeaderModule(wasmtest.RequestHeaders, "a", "1"),
-		wasmtest.HeaderModule(wasmtest.RequestHeaders, "a", "2")
+	first, second := wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "a", "1"),
+		wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "a", "2")
 	if err := os.WriteFile(path, first, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestFetcher_ChangedFileCounts(t *testing.T) {
 	path := filepath.Join(folder, "m.wasm")
 	file := wasm.Source{URL: "file://" + path}
 	version := func(n string) []byte {
-		return wasmtest.HeaderModule(wasmtest.RequestHeaders, "a",
+		return wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "a",
 			n)
 	}
 	put := func(path string, content []byte) {

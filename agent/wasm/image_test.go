@@ -87,7 +87,7 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 	attestation.Platform = &image.Platform{OS: "unknown", Architecture: "unknown"}
 	module := i.Push("p/index:module", ociManifest, raw, layer("application/x", ""))
 	module.Platform = &image.Platform{OS: "wasi", Architecture: "wasm"}
-	index := i.Manifest("p/index:v1", wasmtest.OCIIndex, map[string]any{"schemaVersion": 2,
+	index := i.PushManifest("p/index:v1", wasmtest.OCIIndex, map[string]any{"schemaVersion": 2,
 		"mediaType": wasmtest.OCIIndex, "manifests": []image.Descriptor{attestation, module}})
 	i.Push("p/empty:v1", ociManifest, layer(archiveTypes[0], archived(t, "x", "other.wasm")))
 	i.Push("p/unknown:v1", ociManifest, layer("application/x", wasmtest.EmptyModule))

@@ -70,13 +70,13 @@ func (f *Fetcher) store() time.Duration {
 		f.mu.Lock()
 		f.outdated = true
 		f.mu.Unlock()
-		f.options.Conditions.Raise(CodeNotStored, condition.Warning,
+		f.options.Conditions.Raise(ConditionNotStored, condition.Warning,
 			"cannot store the Wasm modules for "+
 				"the next start of the agent: "+err.Error()+"; free the disk or correct its rights")
 		return pauseFailed
 	}
 	f.failed = time.Time{}
-	f.options.Conditions.Clear(CodeNotStored)
+	f.options.Conditions.Clear(ConditionNotStored)
 	return idle
 }
 

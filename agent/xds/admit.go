@@ -8,11 +8,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// WaitTurn blocks until a client may open a stream, or make a call of a service of
+// WaitForRateLimit blocks until a client may open a stream, or make a call of a service of
 // Options.RegisterServices. For a client that is connected through LimitTCP, it is called twice:
 // before authentication only the rate of the client's address is limited, later
 // also the rate of all clients. The error is a gRPC status.
-func (s *Server) WaitTurn(ctx context.Context, client Peer, authenticated bool) (err error) {
+func (s *Server) WaitForRateLimit(ctx context.Context, client Peer,
+	authenticated bool) (err error) {
 	limited := client.connection != nil
 	switch {
 	case limited && !authenticated:

@@ -17,10 +17,10 @@ import (
 // the node in its bootstrap, an application those for the node in [xds] grpc_bootstrap_file. A
 // client that sends another node is refused before resources are translated for it.
 type ClientPolicy struct {
-	Server    Source                // provides the resources: the embedded discovery server
-	IsOwnUser func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
+	Server             Source                // provides the resources: the embedded discovery server
+	IsEnvoyOrAgentUser func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
 	// EnvoyNodes returns the nodes in the bootstraps of epochs that are live or starting. If a
-	// bootstrap is unknown, all is false, and clients for which IsOwn returns true may send any
+	// bootstrap is unknown, all is false, and clients for which IsEnvoyOrAgent returns true may send any
 	// node.
 	EnvoyNodes func() (nodes []*corev3.Node, all bool)
 	// SameNode reports whether a client that sends node would receive the same resources as one
@@ -32,23 +32,23 @@ type ClientPolicy struct {
 
 	mu     sync.Mutex
 	raised bool
-	until  time.Time // when ConditionClient is cleared
+	until  time.Time // when ConditionClientRefused is cleared
 }
 
-// ConditionClient is active while clients of the xDS socket were refused recently.
-const ConditionClient = "xds-client-refused"
+// ConditionClientRefused is active while clients of the xDS socket were refused recently.
+const ConditionClientRefused = "xds-client-refused"
 
-// clientRefusedFor is the time after the last refusal at which ConditionClient is cleared.
+// clientRefusedFor is the time after the last refusal at which ConditionClientRefused is cleared.
 const clientRefusedFor = 10 * time.Minute
 
-// IsOwn reports whether a client's user runs Envoy or the agent, or is root.
-func (c *ClientPolicy) IsOwn(peer Peer) bool { return c.IsOwnUser(peer.UID) }
+// IsEnvoyOrAgent reports whether a client's user runs Envoy or the agent, or is root.
+func (c *ClientPolicy) IsEnvoyOrAgent(peer Peer) bool { return c.IsEnvoyOrAgentUser(peer.UID) }
 
-// Admit returns the node whose resources a client receives. A client for which IsOwn returns false
+// Admit returns the node whose resources a client receives. A client for which IsEnvoyOrAgent returns false
 // receives those for ApplicationNode, whatever node it sends.
 func (c *ClientPolicy) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 	application := c.ApplicationNode()
-	if !c.IsOwn(*peer) {
+	if !c.IsEnvoyOrAgent(*peer) {
 		if application == nil {
 			return nil, c.refuse(codes.PermissionDenied, "clients of other users than Envoy's are "+
 				"not served: [xds] grpc_bootstrap_file is not set or not written yet")
@@ -77,7 +77,7 @@ func (c *ClientPolicy) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return feed, nil
 }
 
-// refuse raises ConditionClient, and returns a gRPC status with the reason. If the condition is
+// refuse raises ConditionClientRefused, and returns a gRPC status with the reason. If the condition is
 // active already, it retains its first reason.
 func (c *ClientPolicy) refuse(code codes.Code, why string) error {
 	c.mu.Lock()
@@ -85,14 +85,14 @@ func (c *ClientPolicy) refuse(code codes.Code, why string) error {
 	c.until = time.Now().Add(clientRefusedFor)
 	if !c.raised {
 		c.raised = true
-		c.Conditions.Raise(ConditionClient, condition.Warning,
+		c.Conditions.Raise(ConditionClientRefused, condition.Warning,
 			"clients of the xDS socket were refused in the last 10 minutes; the first: "+why)
 		time.AfterFunc(clientRefusedFor, c.expire)
 	}
 	return status.Error(code, why)
 }
 
-// expire clears ConditionClient if the time c.until has passed. Otherwise it schedules another call
+// expire clears ConditionClientRefused if the time c.until has passed. Otherwise it schedules another call
 // of itself.
 func (c *ClientPolicy) expire() {
 	c.mu.Lock()
@@ -102,5 +102,5 @@ func (c *ClientPolicy) expire() {
 		return
 	}
 	c.raised = false
-	c.Conditions.Clear(ConditionClient)
+	c.Conditions.Clear(ConditionClientRefused)
 }

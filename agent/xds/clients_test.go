@@ -61,7 +61,7 @@ func nodeFor(app string) *corev3.Node {
 func isRoot(uid uint32) bool { return uid == 0 }
 
 func newClients(source Source, board *condition.Registry) *ClientPolicy {
-	return &ClientPolicy{Server: source, IsOwnUser: isRoot, Conditions: board,
+	return &ClientPolicy{Server: source, IsEnvoyOrAgentUser: isRoot, Conditions: board,
 		EnvoyNodes: func() ([]*corev3.Node, bool) {
 			return []*corev3.Node{nodeFor("old"), nodeFor("new")}, true
 		},
@@ -75,7 +75,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 	source, board := &asked{nodes: map[string]bool{}}, condition.NewRegistry()
 	clients := newClients(source, board)
 	server, err := NewServer(Options{Source: clients, Admit: clients.Admit,
-		HasReservedStreams: clients.IsOwn, MaxStreams: 8})
+		HasReservedStreams: clients.IsEnvoyOrAgent, MaxStreams: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 	if all := source.all(); len(all) != 3 {
 		t.Errorf("the server was asked for %q", all)
 	}
-	if all := board.Conditions(); len(all) != 1 || all[0].Code != ConditionClient {
+	if all := board.Conditions(); len(all) != 1 || all[0].Code != ConditionClientRefused {
 		t.Errorf("conditions %v", all)
 	}
 

@@ -51,7 +51,7 @@ func (st *stream) debug(ctx context.Context, r *request) error {
 		if st.Delta {
 			names = r.subscribe
 		}
-		found, err := st.server.options.Debug(ctx, st.Peer, r.typeURL, names)
+		found, err := st.server.options.AnswerDebugRequest(ctx, st.Peer, r.typeURL, names)
 		if err != nil {
 			return err
 		}

@@ -15,13 +15,13 @@ import (
 )
 
 // TestDebug checks that a stream whose first request is for debug information receives responses,
-// with incremental and with state-of-the-world xDS. Options.Debug may read the state of all
+// with incremental and with state-of-the-world xDS. Options.AnswerDebugRequest may read the state of all
 // streams, including this one.
 func TestDebug(t *testing.T) {
 	var server *Server
 	socket := socketPath(t)
 	server, _ = serve(t, socket, Options{Source: noFeed{}, ControlPlane: "test",
-		Debug: func(ctx context.Context, client Peer, typeURL string, names []string) (
+		AnswerDebugRequest: func(ctx context.Context, client Peer, typeURL string, names []string) (
 			[]*resource.Resource, error) {
 			if names[0] == "secret" {
 				return nil, status.Error(codes.PermissionDenied, "no")

@@ -13,10 +13,10 @@ import (
 
 const sds = resource.SecretType
 
-// newDemandTable returns a table whose feed is on demand (see resource.NewFeedOnDemand).
+// newDemandTable returns a table whose feed is on demand (see resource.NewOnDemandFeed).
 func newDemandTable(t testing.TB, delta bool) *table {
 	p := newTable(t, delta)
-	p.feed = resource.NewFeedOnDemand()
+	p.feed = resource.NewOnDemandFeed()
 	p.session.feed = p.feed
 	p.session.snapshot, _ = p.feed.Current()
 	p.publish()
@@ -26,7 +26,7 @@ func newDemandTable(t testing.TB, delta bool) *table {
 func (p *table) absent(names ...string) {
 	var change resource.Change
 	for _, name := range names {
-		change.Absent = append(change.Absent, resource.Key{Type: sds, Name: name})
+		change.KnownAbsent = append(change.KnownAbsent, resource.Key{Type: sds, Name: name})
 	}
 	p.feed.Publish(change)
 	p.follow()
@@ -67,7 +67,7 @@ func TestDemand_StateOfTheWorldGetsAnEmptyResponse(t *testing.T) {
 	p.sends("SDS a=1")
 }
 
-// demand is a Subscriber that records for which names it was called.
+// demand is a SecretSubscriptionObserver that records for which names it was called.
 type demand struct {
 	mu sync.Mutex
 	// all names of open subscriptions, sorted; a name occurs once for each subscription
@@ -100,7 +100,8 @@ func (d *demand) is(want ...string) func() bool {
 func TestDemand_SubscriberFollowsStreams(t *testing.T) {
 	wanted := &demand{}
 	socket := socketPath(t)
-	serve(t, socket, Options{Source: oneFeed{resource.NewFeedOnDemand()}, Subscriber: wanted})
+	serve(t, socket, Options{Source: oneFeed{resource.NewOnDemandFeed()},
+		SecretSubscriptionObserver: wanted})
 	client := secretv3.NewSecretDiscoveryServiceClient(dial(t, socket))
 	delta, err := client.DeltaSecrets(t.Context())
 	if err != nil {

@@ -220,7 +220,7 @@ func TestEnvoy_TwoStreams(t *testing.T) {
 	seen.expect(t, "EDS a", "EDS a")
 	eventually(t, "new endpoint", func() bool { return ask(port) == "two" })
 	eventually(t, "convergence of both",
-		func() bool { return server.Stats().Convergence.Count >= 2 })
+		func() bool { return server.Stats().ConvergenceTime.Count >= 2 })
 	if stats := server.Stats(); stats.Streams != 2 ||
 		stats.Types[resource.EndpointType].Pushes < 4 {
 		t.Errorf("stats: %+v", stats)

@@ -35,8 +35,9 @@ func (s *session) inheritAll(w *watch) {
 // nack returns the refusal of the resource one in the form that the feed records. held is the
 // version that the client uses instead; nil: none.
 func (s *session) nack(w *watch, one, held *resource.Resource, message, reason string) resource.Nack {
-	n := resource.Nack{Resource: one, HeldVersion: held, Reason: reason,
-		BindFailed: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
+	n := resource.Nack{Resource: one, VersionInUse: held, Reason: reason,
+		BindFailed: w.typeURL == resource.ListenerType && BindFailureReason(message,
+			one.Name) != ""}
 	n.LocalCause = n.BindFailed || w.typeURL == resource.SecretType
 	if held == nil && w.typeURL == resource.ListenerType {
 		for _, name := range s.pendingRemovals(w) {
@@ -79,10 +80,10 @@ func (s *session) uncertain(w *watch, names []string, reason string) (nacks []re
 	return nacks
 }
 
-// BindError returns the reason why Envoy cannot bind a refused listener, or "" if it was refused
+// BindFailureReason returns the reason why Envoy cannot bind a refused listener, or "" if it was refused
 // for a different reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON" for each
 // listener that it cannot bind.
-func BindError(message, name string) string {
+func BindFailureReason(message, name string) string {
 	_, after, _ := strings.Cut(message, name+": cannot bind '")
 	line, _, _ := strings.Cut(after, "\n")
 	_, reason, _ := strings.Cut(line, "': ")

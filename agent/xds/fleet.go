@@ -17,14 +17,14 @@ const (
 	fleetSubscriptionBytes = 8 << 20
 )
 
-// FleetOptions returns options with the limits of a server for the Envoys of many hosts. It does
+// WithFleetLimits returns options with the limits of a server for the Envoys of many hosts. It does
 // not replace limits that are set already, such as ConnectsPerSecond.
-func FleetOptions(options Options) Options {
+func WithFleetLimits(options Options) Options {
 	setDefault(&options.MaxStreams, fleetStreams)
 	setDefault(&options.MaxStreamsPerIdentity, fleetStreams/2)
 	setDefault(&options.ConnectsPerSecond, fleetStreamsPerSecond*runtime.GOMAXPROCS(0))
 	setDefault(&options.MaxSubscriptionBytes, fleetSubscriptionBytes)
-	setDefault(&options.Concurrency, runtime.GOMAXPROCS(0))
+	setDefault(&options.MaxConcurrentBuilds, runtime.GOMAXPROCS(0))
 	options.move = (*stream).move
 	return options
 }

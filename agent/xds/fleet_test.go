@@ -36,7 +36,7 @@ func serveFleet(t *testing.T, options Options,
 		client.Identity = node.GetCluster()
 		return node, nil
 	}
-	server, err := NewServer(FleetOptions(options))
+	server, err := NewServer(WithFleetLimits(options))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func (b *busyObserver) OnPush(Stream, Push) {
 }
 
 // TestServer_Concurrency publishes a change for many streams. The number of responses that are
-// built simultaneously is Options.Concurrency, or GOMAXPROCS if that is not set.
+// built simultaneously is Options.MaxConcurrentBuilds, or GOMAXPROCS if that is not set.
 func TestServer_Concurrency(t *testing.T) {
 	for set, want := range map[int]int64{2: 2, 0: int64(runtime.GOMAXPROCS(0))} {
 		t.Run(fmt.Sprint(set), func(t *testing.T) { testConcurrency(t, set, want) })
@@ -318,8 +318,9 @@ func TestServer_Concurrency(t *testing.T) {
 func testConcurrency(t *testing.T, set int, want int64) {
 	const streams = 50
 	feed, seen := resource.NewFeed(), &busyObserver{}
-	_, address := serveFleet(t, Options{Source: oneFeed{feed}, Observer: seen, Concurrency: set,
-		ConnectsPerSecond: 10_000}, LimitTCP)
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, Observer: seen,
+		MaxConcurrentBuilds: set,
+		ConnectsPerSecond:   10_000}, LimitTCP)
 	connection := connectTo(t, address)
 	for range streams {
 		join(t, connection, "one")

@@ -23,8 +23,8 @@ const (
 	hostSubscriptionBytes = 8 << 20
 )
 
-// HostOptions returns options with the limits of a server for the Envoys of one host.
-func HostOptions(options Options) Options {
+// WithHostLimits returns options with the limits of a server for the Envoys of one host.
+func WithHostLimits(options Options) Options {
 	options.MaxStreams, options.ConnectsPerSecond = hostStreams, hostStreamsPerSecond
 	options.MaxMessageBytes, options.MaxSubscriptionBytes = hostMessageBytes, hostSubscriptionBytes
 	return options

@@ -30,7 +30,7 @@ func (noSource) Feed(*corev3.Node) (*resource.Feed, error) {
 // serveHost runs a server with the limits of a host on two Unix sockets until the test ends.
 func serveHost(t *testing.T) (sockets [2]string) {
 	t.Helper()
-	server, err := NewServer(HostOptions(Options{Source: noSource{}}))
+	server, err := NewServer(WithHostLimits(Options{Source: noSource{}}))
 	if err != nil {
 		t.Fatal(err)
 	}

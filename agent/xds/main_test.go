@@ -93,7 +93,7 @@ func (r *recorder) OnNack(_ Stream, refusal Refusal) {
 	r.refusals = append(r.refusals, refusal)
 }
 
-func (r *recorder) OnRecovery(_ Stream, typeURL string, names []string) {
+func (r *recorder) OnNackResolved(_ Stream, typeURL string, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.recovered = append(r.recovered, fmt.Sprint(short(typeURL), names))

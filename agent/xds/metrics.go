@@ -50,6 +50,6 @@ func (m Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	number(prometheus.CounterValue, "pilot_total_xds_rejects",
 		"Responses of any type that a proxy refused in part or whole.", float64(rejects), nil)
-	out <- streams.Convergence.Metric(prometheus.NewDesc("pilot_proxy_convergence_time",
+	out <- streams.ConvergenceTime.Metric(prometheus.NewDesc("pilot_proxy_convergence_time",
 		"Seconds from a change's publication to its acceptance by a proxy.", nil, nil))
 }

@@ -16,12 +16,12 @@ const (
 // Stream identifies one stream of one client. Two epochs have different streams although they have
 // the same node.
 type Stream struct {
-	ID      uint64       // number of the stream; later streams of this server have higher numbers
-	Service string       // service that the stream uses: ServiceADS or ServiceSDS
-	Delta   bool         // incremental xDS; false: state of the world
-	Node    *corev3.Node // node of the client's first request; must not be modified
-	Peer    Peer
-	Since   time.Time
+	ID       uint64       // number of the stream; later streams of this server have higher numbers
+	Service  string       // service that the stream uses: ServiceADS or ServiceSDS
+	Delta    bool         // incremental xDS; false: state of the world
+	Node     *corev3.Node // node of the client's first request; must not be modified
+	Peer     Peer
+	OpenedAt time.Time
 }
 
 // Observer receives the events of all streams. The events of one stream arrive one after the other,
@@ -37,9 +37,9 @@ type Observer interface {
 	// OnNack reports that the client refused a response (NACK), once it is known which resources
 	// were refused.
 	OnNack(Stream, Refusal)
-	// OnRecovery reports that resources are no longer refused: the client accepted them, or the
+	// OnNackResolved reports that resources are no longer refused: the client accepted them, or the
 	// refused version was withdrawn.
-	OnRecovery(stream Stream, typeURL string, names []string)
+	OnNackResolved(stream Stream, typeURL string, names []string)
 }
 
 // Push describes a response that is sent.
@@ -66,9 +66,9 @@ func (p Push) Names() []string {
 
 type noopObserver struct{}
 
-func (noopObserver) OnConnect(Stream)                    {}
-func (noopObserver) OnDisconnect(Stream, error)          {}
-func (noopObserver) OnPush(Stream, Push)                 {}
-func (noopObserver) OnAck(Stream, string, string)        {}
-func (noopObserver) OnNack(Stream, Refusal)              {}
-func (noopObserver) OnRecovery(Stream, string, []string) {}
+func (noopObserver) OnConnect(Stream)                        {}
+func (noopObserver) OnDisconnect(Stream, error)              {}
+func (noopObserver) OnPush(Stream, Push)                     {}
+func (noopObserver) OnAck(Stream, string, string)            {}
+func (noopObserver) OnNack(Stream, Refusal)                  {}
+func (noopObserver) OnNackResolved(Stream, string, []string) {}

@@ -28,7 +28,7 @@ func TestPeer_OfTCPConnections(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AddCert(authority.Certificate)
 	issue := func(name string) tls.Certificate {
-		chain, key := authority.Issue(t, pkitest.Leaf(name, time.Hour))
+		chain, key := authority.Issue(t, pkitest.LeafTemplate(name, time.Hour))
 		pair, err := tls.X509KeyPair(chain, key)
 		if err != nil {
 			t.Fatal(err)

@@ -18,9 +18,9 @@ type Registration interface {
 	End()
 }
 
-// register calls Options.Register for the client of an ADS stream.
+// register calls Options.RegisterWorkload for the client of an ADS stream.
 func (st *stream) register(ctx context.Context) (err error) {
-	register := st.server.options.Register
+	register := st.server.options.RegisterWorkload
 	if register == nil || st.Service != ServiceADS {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// registrations records the calls of Options.Register and of the methods of Registration.
+// registrations records the calls of Options.RegisterWorkload and of the methods of Registration.
 type registrations struct {
 	events chan string
 	denied chan error
@@ -60,7 +60,7 @@ func TestRegistration_LastsAsLongAsTheStream(t *testing.T) {
 	feed.Publish(resource.Change{})
 	r := &registrations{make(chan string, 10), make(chan error, 1)}
 	socket := socketPath(t)
-	serve(t, socket, Options{Source: oneFeed{feed}, Register: r.register})
+	serve(t, socket, Options{Source: oneFeed{feed}, RegisterWorkload: r.register})
 	connection := dial(t, socket)
 	open := func(id string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 		t.Helper()

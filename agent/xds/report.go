@@ -10,7 +10,7 @@ func (st *stream) pushed(r *response) {
 
 // accepted implements reporter.
 func (st *stream) accepted(r *response) {
-	st.server.counters.accepted(r, r.published.After(st.Since))
+	st.server.counters.accepted(r, r.published.After(st.OpenedAt))
 	st.server.observer.OnAck(st.Stream, r.typeURL, r.version)
 }
 
@@ -25,7 +25,7 @@ func (st *stream) refused(r Refusal) {
 
 // recovered implements reporter.
 func (st *stream) recovered(typeURL string, names []string) {
-	st.server.observer.OnRecovery(st.Stream, typeURL, names)
+	st.server.observer.OnNackResolved(st.Stream, typeURL, names)
 }
 
 // notOffered implements reporter.

@@ -92,9 +92,9 @@ type body struct {
 func newBody(resources []*resource.Resource, delta bool) *body {
 	b := &body{resources: resources, buffers: make(mem.BufferSlice, len(resources))}
 	for i, r := range resources {
-		field := r.EncodedStateField()
+		field := r.EncodedSotWResponseField()
 		if delta {
-			field = r.EncodedDeltaField()
+			field = r.EncodedDeltaResponseField()
 		}
 		b.buffers[i] = mem.SliceBuffer(field)
 		b.size += len(field)

@@ -38,20 +38,20 @@ type Source interface {
 	Feed(node *corev3.Node) (*resource.Feed, error)
 }
 
-// Subscriber is notified of the names of secrets to which clients subscribe, once for each name and
+// SecretSubscriptionObserver is notified of the names of secrets to which clients subscribe, once for each name and
 // stream. Its methods must not block.
-type Subscriber interface {
+type SecretSubscriptionObserver interface {
 	Subscribe(names []string)
 	Unsubscribe(names []string)
 }
 
 // Options configures a Server. Only Source is required.
 type Options struct {
-	Source       Source
-	Subscriber   Subscriber   // notified of subscriptions to secrets; nil: no notifications
-	Observer     Observer     // notified of events of streams; nil: no notifications
-	Logger       *slog.Logger // log of the server; nil: no log
-	ControlPlane string       // identifier of the server in responses; "": none
+	Source                     Source
+	SecretSubscriptionObserver SecretSubscriptionObserver // notified of subscriptions to secrets; nil: no notifications
+	Observer                   Observer                   // notified of events of streams; nil: no notifications
+	Logger                     *slog.Logger               // log of the server; nil: no log
+	ControlPlane               string                     // identifier of the server in responses; "": none
 
 	// Redact removes secrets from a client's error message, which may quote resources; nil:
 	// messages remain unchanged.
@@ -64,15 +64,15 @@ type Options struct {
 	// MayReceiveSecrets reports whether a client may receive secrets. For other clients no secret
 	// exists. nil: all clients may receive them.
 	MayReceiveSecrets func(client Peer) bool
-	// Debug returns the debug information that a client requests on a stream of its own. An error
+	// AnswerDebugRequest returns the debug information that a client requests on a stream of its own. An error
 	// ends the stream; if it is a gRPC status, it is sent to the client. nil: no debug information
 	// is served.
-	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
+	AnswerDebugRequest func(ctx context.Context, client Peer, typeURL string, names []string) (
 		[]*resource.Resource, error)
-	// Register registers the workload of a client that opens an ADS stream. It is called after
+	// RegisterWorkload registers the workload of a client that opens an ADS stream. It is called after
 	// Admit. An error ends the stream; if it is a gRPC status, it is sent to the client. A nil
 	// Registration means that this client registers no workload. nil: no client does.
-	Register func(ctx context.Context, client Peer, node *corev3.Node) (Registration, error)
+	RegisterWorkload func(ctx context.Context, client Peer, node *corev3.Node) (Registration, error)
 	// EpochNumber returns the epoch number of a client's Envoy: resource.DrainingEpoch if the Envoy
 	// drains, 0 if the number is unknown. nil: all numbers are unknown.
 	EpochNumber func(client Peer) int
@@ -88,9 +88,9 @@ type Options struct {
 	// are refused; 0: no bound. One client address may use half of it on a listener of LimitTCP,
 	// where streams that Admit refuses count for their address only.
 	ConnectsPerSecond int
-	// Concurrency bounds how many responses are built simultaneously; 0: no bound. Sending is not
+	// MaxConcurrentBuilds bounds how many responses are built simultaneously; 0: no bound. Sending is not
 	// bounded, so that a client that does not read delays no other one.
-	Concurrency int
+	MaxConcurrentBuilds int
 	// MaxUnansweredBytes bounds the total size of responses that a client has not answered. If it
 	// is exceeded when the next response is due, the stream ends; 0: no bound.
 	MaxUnansweredBytes int
@@ -201,8 +201,8 @@ func NewServer(options Options) (*Server, error) {
 		counters: counters{convergence: newConvergence()}, sets: newNameSets(),
 		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{}, owned: map[string]int{},
 	}
-	if options.Concurrency > 0 {
-		s.turns = make(chan struct{}, options.Concurrency)
+	if options.MaxConcurrentBuilds > 0 {
+		s.turns = make(chan struct{}, options.MaxConcurrentBuilds)
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)

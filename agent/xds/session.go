@@ -58,7 +58,7 @@ type reporter interface {
 // pending reports whether it is unknown yet if a resource exists, so that the client must wait for
 // a response about it.
 func (s *session) pending(w *watch, name string) bool {
-	return s.snapshot.IsPending(resource.Key{Type: w.typeURL, Name: name})
+	return s.snapshot.ExistenceUnknown(resource.Key{Type: w.typeURL, Name: name})
 }
 
 // get returns the resource with a name in the current snapshot; nil if there is none.

@@ -61,7 +61,7 @@ func TestStreams_Soak(t *testing.T) {
 		feed.Publish(change)
 	}
 	publish(func() string { return "first" }, false)
-	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Concurrency: 2,
+	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, MaxConcurrentBuilds: 2,
 		SendTimeout: 100 * time.Millisecond, AnswerTimeout: 50 * time.Millisecond})
 	ctx, cancel := context.WithTimeout(t.Context(), soakTime()+time.Minute)
 	defer cancel()

@@ -47,9 +47,9 @@ type SocketOptions struct {
 	Users      []uint32 // user IDs that may connect; empty: all users whom the mode permits
 	// reports whether a user runs Envoy or the agent, or is root; connections of other users have a
 	// limit of their own; nil: there are no other users
-	IsOwnUser func(uid uint32) bool
-	Server    Service
-	Logger    *slog.Logger
+	IsEnvoyOrAgentUser func(uid uint32) bool
+	Server             Service
+	Logger             *slog.Logger
 }
 
 // Service is an xDS server. Serve serves on a listener until ctx ends, and then closes the
@@ -60,7 +60,7 @@ type Service interface {
 
 // NewSockets returns a Sockets that has bound the socket at o.Path.
 func NewSockets(o SocketOptions) (*Sockets, error) {
-	connections := newConnections(o.IsOwnUser)
+	connections := newConnections(o.IsEnvoyOrAgentUser)
 	s := &Sockets{options: o, failed: make(chan error, 1), open: map[string]*socket{},
 		pending: map[uint64]string{},
 		listen: func(path string) (net.Listener, error) {
@@ -133,10 +133,10 @@ func (s *Sockets) BindSocket(reload uint64, path string) error {
 	return nil
 }
 
-// Configure sets the path in the current configuration, and closes sockets that no configuration or
+// SetCurrentPath sets the path in the current configuration, and closes sockets that no configuration or
 // reload needs any more. Until the next call of Configure, the socket of a refused reload remains
 // open, because without a live epoch the supervisor may try the refused configuration again.
-func (s *Sockets) Configure(path string) {
+func (s *Sockets) SetCurrentPath(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.previous, s.current = s.current, clean(path)

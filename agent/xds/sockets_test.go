@@ -71,7 +71,7 @@ func (s *sockets) reload(t *testing.T, id uint64, name string, commits bool) {
 		t.Fatal(err)
 	}
 	if commits {
-		s.Configure(s.at(name))
+		s.SetCurrentPath(s.at(name))
 	}
 	s.ReleaseSockets(id)
 }
@@ -89,7 +89,7 @@ func TestSockets_LiveWhileInForceBeforeOrPending(t *testing.T) {
 	}
 	s.reload(t, 3, "b", true)
 	s.expect(t, "the epoch before may drain, and another reload wants c", "a", "b", "c")
-	s.Configure(s.at("c"))
+	s.SetCurrentPath(s.at("c"))
 	s.ReleaseSockets(2)
 	s.expect(t, "two changes later", "b", "c")
 	s.reload(t, 4, "c", true)

@@ -20,9 +20,9 @@ type Stats struct {
 	UnansweredResponses uint64
 	Panics              uint64 // recovered panics, each of which ended one stream
 	Types               map[string]TypeStats
-	// Convergence is a histogram of the time between the publication of a snapshot and the ACK of
+	// ConvergenceTime is a histogram of the time between the publication of a snapshot and the ACK of
 	// each response with its resources.
-	Convergence histogram.Counts
+	ConvergenceTime histogram.Counts
 }
 
 // TypeStats has the counters of one type.
@@ -106,6 +106,6 @@ func (s *Server) Stats() Stats {
 		Streams: open, StreamsTotal: c.streams.Load(), RefusedStreams: c.refusedStreams.Load(),
 		StuckClients:        c.stuck.Load(),
 		UnansweredResponses: c.unanswered.Load(), Panics: c.panics.Load(), Types: maps.Clone(c.types),
-		Convergence: c.convergence.Counts(),
+		ConvergenceTime: c.convergence.Counts(),
 	}
 }

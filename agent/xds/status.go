@@ -17,16 +17,16 @@ type StreamStatus struct {
 
 // TypeStatus describes the state of one type at one client.
 type TypeStatus struct {
-	Type            string
-	Wildcard        bool   // the client subscribes to all resources of the type
-	Names           int    // number of names to which the client subscribes
-	VersionSent     string // version of the last response; "": none
-	VersionAccepted string // version of the last accepted response; "": none
-	Sent, Accepted  time.Time
-	Pushes          uint64
-	Pending         int // number of resources that must still be sent; refused ones do not count
-	Refused         []RefusedResource
-	HeldSecrets     []string // names of the secrets that the client has accepted
+	Type               string
+	Wildcard           bool   // the client subscribes to all resources of the type
+	Names              int    // number of names to which the client subscribes
+	VersionSent        string // version of the last response; "": none
+	VersionAccepted    string // version of the last accepted response; "": none
+	SentAt, AcceptedAt time.Time
+	Pushes             uint64
+	Pending            int // number of resources that must still be sent; refused ones do not count
+	Refused            []RefusedResource
+	HeldSecrets        []string // names of the secrets that the client has accepted
 }
 
 // RefusedResource describes a resource that the client refused.
@@ -82,7 +82,7 @@ func (w *watch) status() TypeStatus {
 	status := TypeStatus{
 		Type: w.typeURL, Wildcard: w.wildcard, Names: len(w.names.sorted), VersionSent: w.versionSent,
 		VersionAccepted: w.versionAccepted,
-		Sent:            w.lastSent, Accepted: w.lastAccepted, Pushes: w.pushes, Pending: max(0,
+		SentAt:          w.lastSent, AcceptedAt: w.lastAccepted, Pushes: w.pushes, Pending: max(0,
 			len(w.differs)-len(w.refused)),
 	}
 	for name, r := range w.refused {

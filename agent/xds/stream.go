@@ -66,14 +66,14 @@ type stream struct {
 func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	ctx := carrier.Context()
 	st := &stream{
-		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()},
+		Stream: Stream{Service: kind.service, Delta: kind.delta, OpenedAt: time.Now()},
 		server: s, carrier: carrier,
 		ended: make(chan error, 1),
 	}
 	client := PeerFromContext(ctx)
 	st.Peer = client.withoutToken()
 	st.other = !s.reserved(client)
-	if err := s.WaitTurn(ctx, client, false); err != nil {
+	if err := s.WaitForRateLimit(ctx, client, false); err != nil {
 		return err
 	}
 	if err := s.join(st); err != nil {
@@ -101,10 +101,10 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err := s.admit(st, &client, first.node); err != nil {
 		return withStatus(err)
 	}
-	if err := s.WaitTurn(ctx, client, true); err != nil {
+	if err := s.WaitForRateLimit(ctx, client, true); err != nil {
 		return err
 	}
-	if s.options.Debug != nil && isDebug(first.typeURL) {
+	if s.options.AnswerDebugRequest != nil && isDebug(first.typeURL) {
 		return withStatus(st.debug(ctx, first))
 	}
 	defer st.deregister()
@@ -172,7 +172,7 @@ func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 	return snapshot
 }
 
-// handle processes a request, and notifies Options.Subscriber of the names of secrets in it.
+// handle processes a request, and notifies Options.SecretSubscriptionObserver of the names of secrets in it.
 func (st *stream) handle(r *request) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -184,7 +184,7 @@ func (st *stream) handle(r *request) error {
 	}
 	err := st.session.handle(r)
 	subscribed, unsubscribed := st.session.takeDemand()
-	if subscriber := st.server.options.Subscriber; subscriber != nil {
+	if subscriber := st.server.options.SecretSubscriptionObserver; subscriber != nil {
 		if len(subscribed) > 0 {
 			subscriber.Subscribe(subscribed)
 		}
@@ -195,10 +195,10 @@ func (st *stream) handle(r *request) error {
 	return err
 }
 
-// unsubscribe ends the subscriptions to secrets at Options.Subscriber when the stream ends.
+// unsubscribe ends the subscriptions to secrets at Options.SecretSubscriptionObserver when the stream ends.
 func (st *stream) unsubscribe() {
 	w := st.session.watches[resource.SecretType]
-	if subscriber := st.server.options.Subscriber; subscriber != nil && w != nil {
+	if subscriber := st.server.options.SecretSubscriptionObserver; subscriber != nil && w != nil {
 		subscriber.Unsubscribe(w.names.sorted)
 	}
 }

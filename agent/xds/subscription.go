@@ -7,7 +7,7 @@ import (
 )
 
 // FleetSource is a Source that may assign another feed to a connected proxy. It is used only if the
-// options are from FleetOptions.
+// options are from WithFleetLimits.
 type FleetSource interface {
 	Source
 	// Subscribe returns the function feed, which returns the feed of a proxy as Feed does, until
@@ -52,7 +52,7 @@ func (st *stream) endSubscription() {
 }
 
 func (st *stream) attach(feed *resource.Feed) {
-	st.feed, st.unwatch, st.shared = feed, feed.Watch(), st.server.share(feed)
+	st.feed, st.unwatch, st.shared = feed, feed.AddWatcher(), st.server.share(feed)
 }
 
 func (st *stream) detach() {

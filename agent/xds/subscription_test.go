@@ -56,7 +56,7 @@ func TestStream_MovesToAnotherFeed(t *testing.T) {
 	publish(first, "same=1", "other=1", "gone=1", "bad=1")
 	publish(second, "same=1", "other=2", "bad=1", "new=1")
 	source, socket := &moving{feed: first}, socketPath(t)
-	serve(t, socket, FleetOptions(Options{Source: source}))
+	serve(t, socket, WithFleetLimits(Options{Source: source}))
 	stream := deltaStream(t, dial(t, socket))
 	send := func(request *discoveryv3.DeltaDiscoveryRequest) {
 		t.Helper()

@@ -84,7 +84,7 @@ func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 // descriptor left, and are served afterwards. The test runs in a process of its own, because other
 // tests' connections could free a descriptor.
 func TestSwitch_SurvivesALackOfDescriptors(t *testing.T) {
-	if !parts.InOwnNetwork(t) {
+	if !parts.RerunInOwnNetwork(t) {
 		return
 	}
 	path := filepath.Join(parts.ShortDir(t), "socket")

@@ -161,9 +161,9 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 			b.grpcPipeCluster(credential.SDSClusterName, b.in.CredentialSocket,
 				secretTimeout))
 	}
-	if b.in.HostSecrets != "" {
+	if b.in.HostSDSSocket != "" {
 		clusters = append(clusters, b.grpcPipeCluster(credential.HostSDSClusterName,
-			b.in.HostSecrets,
+			b.in.HostSDSSocket,
 			secretTimeout))
 	}
 	switch {
@@ -271,9 +271,9 @@ func (b *builder) layeredRuntime() *bootstrapv3.LayeredRuntime {
 		"re2.max_program_size.error_level": structpb.NewNumberValue(maxRegexProgram),
 	}
 	for _, name := range capturedListeners() {
-		if b.in.MaxCaptured > 0 {
+		if b.in.MaxCapturedConnections > 0 {
 			values["envoy.resource_limits.listener."+name+".connection_limit"] =
-				structpb.NewNumberValue(float64(b.in.MaxCaptured))
+				structpb.NewNumberValue(float64(b.in.MaxCapturedConnections))
 		}
 	}
 	if b.in.Tracing != nil {

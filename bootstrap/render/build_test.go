@@ -48,7 +48,7 @@ var inputs = map[string]func(*bootstrap.Input){
 			"eu/eu-1/a", "web"
 		in.Node.Labels = map[string]string{"app": "web", "version": "v1"}
 		in.Node.IPs = append(in.Node.IPs, netip.MustParseAddr("10.0.0.2"))
-		in.Node.InterceptionMode, in.Node.DNSCapture, in.Node.DisableInternal = "REDIRECT", true,
+		in.Node.InterceptionMode, in.Node.DNSCapture, in.Node.DisableInternalTelemetry = "REDIRECT", true,
 			true
 		in.Node.ProxyConfig = map[string]any{"discoveryAddress": "istiod:15012",
 			"statusPort": 15020}
@@ -76,7 +76,7 @@ var inputs = map[string]func(*bootstrap.Input){
 		in.OutlierLogPath = "outlier.log"
 		in.Prometheus = "127.0.0.1:9090"
 		in.ConnectTimeout, in.DNSRefreshRate = 1500*time.Millisecond, time.Minute
-		in.MaxConnections, in.MaxCaptured = 5000, 20000
+		in.MaxConnections, in.MaxCapturedConnections = 5000, 20000
 	},
 	"annotations": func(in *bootstrap.Input) {
 		in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{
@@ -84,12 +84,13 @@ var inputs = map[string]func(*bootstrap.Input){
 			"sidecar.istio.io/statsInclusionSuffixes": "_total",
 			"sidecar.istio.io/statsInclusionRegexps":  "^a+$",
 		}}
-		in.Stats = bootstrap.Stats{Prefixes: []string{"dns."}, Suffixes: []string{"_bytes"},
-			Regexps: []string{"b+"}}
+		in.Stats = bootstrap.StatsSelection{Prefixes: []string{"dns."},
+			Suffixes: []string{"_bytes"},
+			Regexps:  []string{"b+"}}
 	},
 	"allstats": func(in *bootstrap.Input) {
 		*in = bootstrap.Input{Node: bootstrap.Node{Type: "router", ID: "a", ServiceCluster: "b"},
-			AdminSocket: "/run/admin.sock", Stats: bootstrap.Stats{All: true}}
+			AdminSocket: "/run/admin.sock", Stats: bootstrap.StatsSelection{All: true}}
 	},
 	"zipkin": zipkin,
 	"datadog": func(in *bootstrap.Input) {
@@ -111,7 +112,7 @@ var inputs = map[string]func(*bootstrap.Input){
 		in.Discovery = bootstrap.Discovery{Delta: true,
 			Upstream: &bootstrap.Server{Address: "istiod.istio-system.svc:15012",
 				Keepalive: 300 * time.Second,
-				TLS: bootstrap.TLS{Mode: bootstrap.TLSMutual, SDS: true,
+				TLS: bootstrap.TLS{Mode: bootstrap.TLSMutual, CertificateFromSDS: true,
 					ServerName: "spiffe://cluster.local/ns/istio-system/sa/istiod"}}}
 		in.Prometheus, in.Ready = "", bootstrap.ReadyListener{}
 	},

@@ -20,7 +20,7 @@ func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := live(t, dir, "admin.sock")
 	discovery(t, in.Discovery.Socket)
-	in.MaxCaptured = 2
+	in.MaxCapturedConnections = 2
 	built, err := BuildBootstrap(in)
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 	for name, address := range addresses {
 		want := uint64(3)
 		if name != "other" {
-			want = in.MaxCaptured
+			want = in.MaxCapturedConnections
 		}
 		served := uint64(0)
 		for range 3 {

@@ -20,7 +20,7 @@ const cpuCheckInterval = 20 * time.Millisecond
 // Checker returns the findings for each of some typed_configs.
 type Checker func([]typedconfig.Config) [][]typedconfig.Finding
 
-// Main runs outrider-bootstrap: it reads a bootstrap.ProgramInput, writes a bootstrap.ProgramOutput
+// Main runs outrider-bootstrap: it reads a bootstrap.RenderProgramInput, writes a bootstrap.RenderProgramOutput
 // and returns the exit code. It bounds the CPU time and the memory of a user's template, and of
 // check. Only outriderd and outrider call the program.
 func Main(arguments []string, version string, in io.Reader, out, stderr io.Writer,
@@ -37,7 +37,7 @@ func Main(arguments []string, version string, in io.Reader, out, stderr io.Write
 		return fail(fmt.Errorf("unexpected argument %q: outriderd runs this program and sends "+
 			"the request over standard input", arguments[0]))
 	}
-	var question bootstrap.ProgramInput
+	var question bootstrap.RenderProgramInput
 	decoder := json.NewDecoder(in)
 	decoder.UseNumber() // keep all digits in the node's metadata
 	if err := decoder.Decode(&question); err != nil {
@@ -70,21 +70,23 @@ func limitMemory(bytes uint64) error {
 
 // answerInTime answers a question within its time. After a time-out the work continues until the
 // process exits.
-func answerInTime(question bootstrap.ProgramInput, check Checker) bootstrap.ProgramOutput {
-	if question.Protocol != bootstrap.ProgramProtocol {
-		return bootstrap.ProgramOutput{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+
+func answerInTime(question bootstrap.RenderProgramInput,
+	check Checker) bootstrap.RenderProgramOutput {
+	if question.Protocol != bootstrap.RenderProgramProtocol {
+		return bootstrap.RenderProgramOutput{Unable: fmt.Sprintf("outrider-bootstrap speaks "+
+			"version %d of its "+
 			"protocol and outriderd version %d: restart outriderd",
-			bootstrap.ProgramProtocol, question.Protocol)}
+			bootstrap.RenderProgramProtocol, question.Protocol)}
 	}
-	answers := make(chan bootstrap.ProgramOutput, 1)
+	answers := make(chan bootstrap.RenderProgramOutput, 1)
 	go func() {
 		if question.Typed != nil {
-			answers <- bootstrap.ProgramOutput{Findings: check(question.Typed)}
+			answers <- bootstrap.RenderProgramOutput{Findings: check(question.Typed)}
 		} else {
 			answers <- answerOf(FromRequest(question.Request))
 		}
 	}()
-	deadline := time.After(question.Wait())
+	deadline := time.After(question.MaxDuration())
 	tick := time.NewTicker(cpuCheckInterval)
 	defer tick.Stop()
 	for {
@@ -92,11 +94,13 @@ func answerInTime(question bootstrap.ProgramInput, check Checker) bootstrap.Prog
 		case found := <-answers:
 			return found
 		case <-deadline:
-			return bootstrap.ProgramOutput{Unable: fmt.Sprintf("outrider-bootstrap is not done after %v "+
-				"with %v of CPU time", question.Wait(), cpuTime().Round(time.Millisecond))}
+			return bootstrap.RenderProgramOutput{Unable: fmt.Sprintf("outrider-bootstrap is not "+
+				"done after %v "+
+				"with %v of CPU time", question.MaxDuration(), cpuTime().Round(time.Millisecond))}
 		case <-tick.C:
 			if cpuTime() > question.Time && question.Typed != nil {
-				return bootstrap.ProgramOutput{Unable: fmt.Sprintf("checking typed_configs takes more "+
+				return bootstrap.RenderProgramOutput{Unable: fmt.Sprintf("checking typed_configs "+
+					"takes more "+
 					"than %v", question.Time)}
 			} else if cpuTime() > question.Time {
 				return answerOf(nil, question.Request.LimitError(
@@ -116,15 +120,15 @@ func cpuTime() time.Duration {
 }
 
 // answerOf returns the answer with the result of rendering.
-func answerOf(rendered *bootstrap.Rendered, err error) bootstrap.ProgramOutput {
+func answerOf(rendered *bootstrap.Rendered, err error) bootstrap.RenderProgramOutput {
 	if fault, ok := errors.AsType[*bootstrap.Error](err); ok {
-		return bootstrap.ProgramOutput{Fault: fault}
+		return bootstrap.RenderProgramOutput{Fault: fault}
 	}
-	if _, ok := errors.AsType[*bootstrap.ProgramError](err); ok {
-		return bootstrap.ProgramOutput{Unable: err.Error()}
+	if _, ok := errors.AsType[*bootstrap.RenderProgramError](err); ok {
+		return bootstrap.RenderProgramOutput{Unable: err.Error()}
 	}
 	if err != nil {
-		return bootstrap.ProgramOutput{Failure: err.Error()}
+		return bootstrap.RenderProgramOutput{Failure: err.Error()}
 	}
-	return bootstrap.ProgramOutput{Rendered: rendered}
+	return bootstrap.RenderProgramOutput{Rendered: rendered}
 }

@@ -104,7 +104,7 @@ func run(t *testing.T, dir, socket string, rendered []byte, args ...string) *out
 		t.Fatal(err)
 	}
 	said := &output{}
-	process := exec.Command(parts.Envoy(t),
+	process := exec.Command(parts.EnvoyPath(t),
 		append([]string{"-c", path, "--disable-hot-restart", "--concurrency", "1",
 			"-l", "warning"}, args...)...)
 	process.Dir, process.Stdout, process.Stderr = dir, said, said

@@ -78,7 +78,8 @@ func validate(t *testing.T, dir string, rendered []byte) {
 	if err := os.WriteFile(path, rendered, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), parts.Envoy(t), "--mode", "validate", "-c", path,
+	command := exec.CommandContext(t.Context(), parts.EnvoyPath(t), "--mode", "validate", "-c",
+		path,
 		"--disable-hot-restart",
 		"--concurrency", "1", "-l", "warning")
 	command.Dir = dir

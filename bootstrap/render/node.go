@@ -67,7 +67,7 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 	if n.DNSCapture {
 		values["DNS_CAPTURE"] = "true" // Istio's servers read booleans as text
 	}
-	if n.DisableInternal {
+	if n.DisableInternalTelemetry {
 		values["DISABLE_INTERNAL_TELEMETRY"] = "true"
 	}
 	if port := readyPort(b.in.Ready); port != 0 {
@@ -82,7 +82,7 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 	if n.IPv6 {
 		values["OUTRIDER_IPV6"] = "true" // read by the discovery server
 	}
-	if b.in.HostSecrets != "" {
+	if b.in.HostSDSSocket != "" {
 		values["credential"] = "true" // istiod then refers to the cluster of credentials sds://NAME
 	}
 	if n.Identity {

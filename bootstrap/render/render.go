@@ -31,7 +31,7 @@ func FromRequest(request bootstrap.Request) (*bootstrap.Rendered, error) {
 			return nil, err
 		}
 	}
-	rendered := &bootstrap.Rendered{Text: text, Files: certificateFiles(document)}
+	rendered := &bootstrap.Rendered{Text: text, ReferencedFiles: certificateFiles(document)}
 	if request.Custom != nil || request.Template != nil {
 		// The admin address of the file is the same for every epoch.
 		network, address, err := adminAddress(document)
@@ -39,7 +39,7 @@ func FromRequest(request bootstrap.Request) (*bootstrap.Rendered, error) {
 			return nil, err
 		}
 		if network != "unix" || address != bootstrap.AdminSocketPlaceholder {
-			rendered.Admin = address
+			rendered.AdminAddress = address
 		}
 	}
 	return rendered, nil

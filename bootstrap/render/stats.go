@@ -40,9 +40,9 @@ func (b *builder) statsConfig() *metricsv3.StatsConfig {
 
 // selectedStats returns the default statistics, those of the configuration and those of Istio's
 // annotations of the node, or an expression for all.
-func (b *builder) selectedStats() bootstrap.Stats {
+func (b *builder) selectedStats() bootstrap.StatsSelection {
 	if b.in.Stats.All {
-		return bootstrap.Stats{Regexps: []string{".*"}}
+		return bootstrap.StatsSelection{Regexps: []string{".*"}}
 	}
 	annotations, _ := b.in.Node.Metadata["ANNOTATIONS"].(map[string]any)
 	join := func(defaults, configured []string, annotation string) []string {
@@ -50,7 +50,7 @@ func (b *builder) selectedStats() bootstrap.Stats {
 		listed := slices.DeleteFunc(strings.Split(text, ","), func(s string) bool { return s == "" })
 		return slices.Concat(defaults, configured, listed)
 	}
-	return bootstrap.Stats{
+	return bootstrap.StatsSelection{
 		Prefixes: join(defaultPrefixes, b.in.Stats.Prefixes, "statsInclusionPrefixes"),
 		Suffixes: join(defaultSuffixes, b.in.Stats.Suffixes, "statsInclusionSuffixes"),
 		Regexps:  join(defaultExpressions(), b.in.Stats.Regexps, "statsInclusionRegexps"),

@@ -54,7 +54,7 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 		"pilot_SAN":                     alternativeNames(in.Template.PilotIdentity),
 		"MixerSubjectAltName":           in.Template.MixerIdentity,
 		"ControlPlaneAuth":              onlyIf(in.Template.ControlPlaneAuth, "enable"),
-		"DisableReportCalls":            onlyIf(in.Node.DisableInternal, "true"),
+		"DisableReportCalls":            onlyIf(in.Node.DisableInternalTelemetry, "true"),
 		"sts":                           in.Template.STSPort > 0,
 		"sts_port":                      in.Template.STSPort,
 		"envoy_status_port":             readyPort(in.Ready),

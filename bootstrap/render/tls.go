@@ -54,7 +54,7 @@ func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, set
 	context := &tlsv3.CertificateValidationContext{
 		MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{alternativeName(serverName)}}
 	switch {
-	case settings.SDS:
+	case settings.CertificateFromSDS:
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         context,
@@ -76,7 +76,7 @@ func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, set
 
 func (b *builder) certificate(common *tlsv3.CommonTlsContext, cluster string,
 	settings bootstrap.TLS) {
-	if settings.SDS {
+	if settings.CertificateFromSDS {
 		if b.in.SDSSocket == "" {
 			b.fail("cluster %s: its certificate is to come over SDS, but there is no SDS socket",
 				cluster)

@@ -32,8 +32,8 @@ func fromServer(t *testing.T, sent string, override *bootstrap.File) *bootstrapv
 	if err := protojson.Unmarshal(rendered.Text, got); err != nil {
 		t.Fatal(err)
 	}
-	if rendered.Admin != "" {
-		t.Errorf("all epochs share the admin interface %s", rendered.Admin)
+	if rendered.AdminAddress != "" {
+		t.Errorf("all epochs share the admin interface %s", rendered.AdminAddress)
 	}
 	return got
 }

@@ -70,7 +70,8 @@ func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 		lines[write(&bad, string(field)+"x")] = string(of.FullName())
 	}
 	folder := t.TempDir()
-	build := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder, "./cmd/outrider",
+	build := exec.Command(filepath.Join(parts.RepositoryRoot(), "scripts", "build"), folder,
+		"./cmd/outrider",
 		"./cmd/outrider-bootstrap")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

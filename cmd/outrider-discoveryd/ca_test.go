@@ -63,7 +63,7 @@ func startLimited(t *testing.T, connects int, with *pkitest.Authority,
 	s := &signing{t: t, folder: parts.ShortDir(t), tokens: pkitest.NewKey(t),
 		server: pkitest.NewAuthority(t, "server", nil), roots: x509.NewCertPool()}
 	s.roots.AddCert(s.server.Certificate)
-	template := pkitest.Leaf("server", time.Hour)
+	template := pkitest.LeafTemplate("server", time.Hour)
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	chain, key := s.server.Issue(t, template)
 	s.put("cert", chain)
@@ -206,7 +206,7 @@ func (s *signing) request(csr, token string, shown *tls.Certificate) error {
 // csr returns a certificate signing request. change edits its template; nil: no edit.
 func csr(t *testing.T, key any, change func(*x509.CertificateRequest)) string {
 	t.Helper()
-	template := &x509.CertificateRequest{URIs: pkitest.Leaf("web", time.Hour).URIs}
+	template := &x509.CertificateRequest{URIs: pkitest.LeafTemplate("web", time.Hour).URIs}
 	if change != nil {
 		change(template)
 	}

@@ -72,7 +72,10 @@ func issueMany(t *testing.T, address, token, account string, roots *x509.CertPoo
 	client := securityv1.NewIstioCertificateServiceClient(connection)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
 	in := &securityv1.IstioCertificateRequest{Csr: csr(t, pkitest.NewKey(t),
-		func(r *x509.CertificateRequest) { r.URIs = pkitest.Leaf(account, time.Hour).URIs }),
+		func(r *x509.CertificateRequest) {
+			r.URIs = pkitest.LeafTemplate(account,
+				time.Hour).URIs
+		}),
 		ValidityDuration: 3600}
 	// opens the connection and fills caches before the measurement
 	if _, err := client.CreateCertificate(ctx, in); err != nil {

@@ -33,7 +33,7 @@ func TestCA_Refusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := func(by *pkitest.Authority, change func(*x509.Certificate)) *tls.Certificate {
-		template := pkitest.Leaf("web", time.Hour)
+		template := pkitest.LeafTemplate("web", time.Hour)
 		if change != nil {
 			change(template)
 		}
@@ -58,7 +58,7 @@ func TestCA_Refusals(t *testing.T) {
 		reason           string
 	}{
 		{"another identity", csr(t, key, func(r *x509.CertificateRequest) {
-			r.URIs = pkitest.Leaf("other", time.Hour).URIs
+			r.URIs = pkitest.LeafTemplate("other", time.Hour).URIs
 		}), token, nil, codes.PermissionDenied, "/sa/other"},
 		{"expired token", good, s.token(s.tokens, map[string]any{"exp": time.Now().Unix() - 1}), nil,
 			codes.Unauthenticated, "the token has expired"},

@@ -121,17 +121,18 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	var debugger *debug.Debugger
 	var authority *ca.Server
-	options := xds.FleetOptions(xds.Options{
+	options := xds.WithFleetLimits(xds.Options{
 		Source: discovery.NewFleetServer(server), Logger: b.logOf("xds"),
-		Admit: mcp.Guard(clients.Admit), MayReceiveSecrets: clients.MayReceiveSecrets,
+		Admit: mcp.RequireIdentity(clients.Admit), MayReceiveSecrets: clients.MayReceiveSecrets,
 		Observer: clones.New(b.board),
-		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
+		AnswerDebugRequest: func(ctx context.Context, client xds.Peer, typeURL string,
+			names []string) (
 			[]*resource.Resource, error) {
 			return debugger.AnswerRequest(ctx, client, typeURL, names)
 		},
 		MaxUnansweredBytes: c.Listen.MaxBufferedBytes,
 		ControlPlane:       "outrider-discoveryd " + version,
-		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond, Concurrency: c.Push.Concurrency,
+		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond, MaxConcurrentBuilds: c.Push.Concurrency,
 		MaxConnectionAge: c.Listen.MaxConnectionAge,
 		RegisterServices: func(registrar grpc.ServiceRegistrar) {
 			if authority != nil {
@@ -139,7 +140,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			}
 		}})
 	if registrar != nil {
-		options.Register = registrar.Register
+		options.RegisterWorkload = registrar.Register
 	}
 	streams, err := xds.NewServer(options)
 	if err != nil {
@@ -153,7 +154,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	identity := newServerIdentity(c.TLS, certificates, b.board, b.logOf("tls"))
 	if c.CA.Enabled {
 		if authority, err = ca.New(caOf(c), ca.Options{Authenticate: clients.Authenticate,
-			WaitForTurn: streams.WaitTurn, TrustClientRoots: identity.trust, Watcher: certificates, Conditions: b.board,
+			WaitForRateLimit: streams.WaitForRateLimit, TrustClientRoots: identity.trust, Watcher: certificates, Conditions: b.board,
 			Logger: b.logOf("ca")}); err != nil {
 			return nil, err
 		}
@@ -194,7 +195,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
 		Metrics:       newMetrics(server, streams, authority, registrar, p.reloader.states, pages),
 		RegisterPages: pages.Register, Debug: debugger.ServePage, TLS: identity.current.Load,
-		Authorize: clients.AuthorizePage, Logger: b.logOf("monitoring")})
+		Authorize: clients.AuthorizeDebugPage, Logger: b.logOf("monitoring")})
 	return p, nil
 }
 

@@ -105,7 +105,7 @@ func corpusVariables(t *testing.T) map[string]string {
 	}
 	directory := t.TempDir()
 	authority := pkitest.NewAuthority(t, "root", nil)
-	chain, key := authority.Issue(t, pkitest.Leaf("client.test", time.Hour))
+	chain, key := authority.Issue(t, pkitest.LeafTemplate("client.test", time.Hour))
 	for name, text := range map[string]string{"CERT": string(chain), "KEY": string(key),
 		"CLIENT": string(chain) + string(key), "REVOKED": string(chain) + string(key), "CRL": ""} {
 		variables[name] = filepath.Join(directory, name)

@@ -41,13 +41,13 @@ func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.
 		return secure, info, err
 	}
 	client := xds.PeerOfAddress(from.RemoteAddr())
-	reason := auth.Shorten(unverified.Err.Error())
+	reason := auth.ShortenForLog(unverified.Err.Error())
 	omitted, ok := l.identity.refusals.Allow(time.Now(), client.ClientKey().String(),
 		repeat.ErrorClass(reason), handshakeLimits)
 	if ok {
 		identity := ""
 		if shown := unverified.UnverifiedCertificates[0]; len(shown.URIs) > 0 {
-			identity = auth.Shorten(shown.URIs[0].String())
+			identity = auth.ShortenForLog(shown.URIs[0].String())
 		}
 		l.identity.log.Warn("refused client certificate", "caller", client.Address,
 			"claimed", identity, "reason", reason, "omitted", omitted)

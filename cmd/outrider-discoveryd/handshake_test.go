@@ -22,7 +22,7 @@ import (
 func refusing(t *testing.T, log *bytes.Buffer, name string) (*serverIdentity, *tls.Config) {
 	t.Helper()
 	root := pkitest.NewAuthority(t, "root", nil)
-	pair, err := tls.X509KeyPair(root.Issue(t, pkitest.Leaf("server", time.Hour)))
+	pair, err := tls.X509KeyPair(root.Issue(t, pkitest.LeafTemplate("server", time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func refusing(t *testing.T, log *bytes.Buffer, name string) (*serverIdentity, *t
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.VerifyClientCertIfGiven,
 		ClientCAs: x509.NewCertPool()})
 	issuer, other := pkitest.NewAuthority(t, name, nil), pkitest.NewAuthority(t, name, nil)
-	shown, err := tls.X509KeyPair(issuer.Issue(t, pkitest.Leaf("web", time.Hour)))
+	shown, err := tls.X509KeyPair(issuer.Issue(t, pkitest.LeafTemplate("web", time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func serveHandshakes(t *testing.T, limit int, timeout time.Duration) (address st
 	client *tls.Config, of *handshakes, results <-chan error) {
 	t.Helper()
 	root := pkitest.NewAuthority(t, "root", nil)
-	pair, err := tls.X509KeyPair(root.Issue(t, pkitest.Leaf("web", time.Hour)))
+	pair, err := tls.X509KeyPair(root.Issue(t, pkitest.LeafTemplate("web", time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ type joining struct {
 
 func (s *signing) newJoining(t *testing.T, key crypto.Signer, account string, i int) *joining {
 	t.Helper()
-	signed, err := join.Sign(pkitest.KeyPEM(t, key), "shop/"+account, time.Now(), time.Hour)
+	signed, err := join.SignToken(pkitest.KeyPEM(t, key), "shop/"+account, time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

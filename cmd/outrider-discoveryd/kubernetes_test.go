@@ -46,7 +46,7 @@ kubeconfig = %q
 write_status = true
 [[registry]]
 type = "kubernetes"
-`, xds, monitoring, c.Kubeconfig(t, c.Address(), "secret")))
+`, xds, monitoring, c.Kubeconfig(t, c.APIServerAddress(), "secret")))
 	program := exec.Command(os.Args[0], "--config", file)
 	program.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
 	program.Stderr = os.Stderr

@@ -19,7 +19,7 @@ func testKubernetesConformance(t *testing.T, c *cluster.Cluster) {
 	for _, name := range []string{"all", "bank", "parts", "shop", "team"} {
 		c.Create("/api/v1/namespaces", "metadata: {name: "+name+"}")
 	}
-	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
+	kubeconfig := c.Kubeconfig(t, c.APIServerAddress(), "secret")
 	objects := func(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 		for _, o := range g.objects {
 			createObject(t, c, o)

@@ -82,7 +82,7 @@ func statuses(all []source.Source) []web.Source {
 	for _, s := range all {
 		now := s.Status()
 		state := web.Source{Name: s.Name(), Synced: now.Synced, Inputs: now.Inputs,
-			Problem: now.Problem, Since: now.Since.UTC()}
+			Problem: now.Problem, LastContact: now.LastContact.UTC()}
 		if now.Err != nil {
 			state.Error = now.Err.Error()
 		}

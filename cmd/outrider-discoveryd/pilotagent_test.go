@@ -117,7 +117,7 @@ paths = ["mesh"]
 // issue writes a certificate and its key for a service account in the namespace shop.
 func issue(t *testing.T, authority *pkitest.Authority, name, certificate, key string) {
 	t.Helper()
-	template := pkitest.Leaf(name, time.Hour)
+	template := pkitest.LeafTemplate(name, time.Hour)
 	template.DNSNames = []string{"istiod.istio-system.svc"}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	id, err := url.Parse(account + name)
@@ -190,7 +190,7 @@ func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 	config, err := json.Marshal(map[string]any{
 		"discoveryAddress": fmt.Sprintf("localhost:%d", server), "concurrency": 1,
 		"controlPlaneAuthPolicy": "MUTUAL_TLS", "statusPort": status,
-		"binaryPath": parts.Envoy(t), "proxyAdminPort": parts.FreePort(t),
+		"binaryPath": parts.EnvoyPath(t), "proxyAdminPort": parts.FreePort(t),
 		"configPath": "./proxy", "terminationDrainDuration": "1s",
 		"proxyBootstrapTemplatePath": filepath.Join(source,
 			"tools/packaging/common/envoy_bootstrap.json"),

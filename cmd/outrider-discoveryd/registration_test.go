@@ -39,7 +39,7 @@ spec:
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
-	istiod, _ := c.Istiod("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + vmGrace.String())
+	istiod, _ := c.StartIstiod("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + vmGrace.String())
 	c.Create("/api/v1/namespaces", "metadata: {name: vm}")
 	for _, account := range []string{"web", "other"} {
 		c.Create("/api/v1/namespaces/vm/serviceaccounts", "metadata: {name: "+account+"}")
@@ -158,7 +158,7 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 	s := r.connect(t, web, r.istiod)
 	r.awaitHealth(t, s, "", "True")
 	entry := r.Entry(vmNamespace, vmEntry)
-	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.Identity)
+	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.UIDAndHealth)
 	for _, address := range []string{r.one.address, r.istiod, r.two.address} {
 		controller := r.Entry(vmNamespace, vmEntry).Controller()
 		next := r.connect(t, web, address)
@@ -215,7 +215,7 @@ func (r *registrations) testMoves(t *testing.T) {
 	s := web.connect(r.one.address)
 	s.report("")
 	entry := r.AwaitEntry(t, time.Minute, vmNamespace, vmEntry, "True")
-	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.Identity)
+	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.UIDAndHealth)
 	for i := range 20 {
 		address := []string{r.two.address, r.one.address}[i%2]
 		if i%4 < 2 { // alternates between a new stream before and after the end of the old one
@@ -248,7 +248,7 @@ func (r *registrations) testDeadServer(t *testing.T) {
 	moving := newVM(t, r.token, map[string]any{"INSTANCE_IPS": "10.9.9.20"})
 	s := web.connect(r.one.address)
 	moving.connect(r.one.address)
-	seen := r.WatchEntry(vmNamespace, "web-10.9.9.20", cluster.WorkloadEntry.Identity)
+	seen := r.WatchEntry(vmNamespace, "web-10.9.9.20", cluster.WorkloadEntry.UIDAndHealth)
 	begun := time.Now()
 	if err := syscall.Kill(r.one.pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

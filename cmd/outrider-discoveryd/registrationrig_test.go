@@ -120,7 +120,7 @@ func startRegistrar(t *testing.T, more string) registrar {
 	t.Helper()
 	folder := parts.ShortDir(t)
 	authority := pkitest.NewAuthority(t, "server", nil)
-	template := pkitest.Leaf("server", time.Hour)
+	template := pkitest.LeafTemplate("server", time.Hour)
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	chain, key := authority.Issue(t, template)
 	write(t, filepath.Join(folder, "cert"), string(chain))
@@ -151,7 +151,7 @@ grace_period = %q
 // kubeconfig of the service account that they permit to register workloads.
 func permitted(t *testing.T, c *cluster.Cluster) (kubeconfig string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "discoveryd",
+	text, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "packaging", "discoveryd",
 		"kubernetes-rbac.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func permitted(t *testing.T, c *cluster.Cluster) (kubeconfig string) {
 		"apiVersion: authentication.k8s.io/v1\nkind: TokenRequest"))
 	_, token, _ = strings.Cut(token, `"token":"`)
 	token, _, _ = strings.Cut(token, `"`)
-	kubeconfig = c.Kubeconfig(t, c.Address(), token)
+	kubeconfig = c.Kubeconfig(t, c.APIServerAddress(), token)
 	if text, err = os.ReadFile(kubeconfig); err != nil {
 		t.Fatal(err)
 	}

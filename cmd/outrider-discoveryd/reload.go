@@ -143,7 +143,7 @@ func (r *reloader) report() {
 		return
 	}
 	sentence := fmt.Sprintf("serving %d clients", r.streams.Stats().Streams)
-	if why := r.server.WithheldReason(); why != "" {
+	if why := r.server.ResourcesWithheldReason(); why != "" {
 		sentence = "serving nothing: " + why
 	}
 	r.notifier.SetState(systemd.StateRunning, strings.TrimSuffix(sentence+"; "+problems, "; "))
@@ -160,7 +160,7 @@ func (r *reloader) readiness() error {
 	if !r.serving.Load() {
 		return errors.New("starting")
 	}
-	if why := r.server.WithheldReason(); why != "" {
+	if why := r.server.ResourcesWithheldReason(); why != "" {
 		return errors.New(why)
 	}
 	return nil
@@ -212,11 +212,11 @@ func (r *reloader) reload(requested bool) error {
 	apply := r.server.Configure
 	if requested {
 		apply = r.server.Reload
-		r.recorder.Reload()
+		r.recorder.RemoveRetained()
 		for _, s := range r.sources {
-			if cautious, ok := s.(interface{ Reload() }); ok {
+			if cautious, ok := s.(interface{ RemoveRetained() }); ok {
 				// removes objects that are retained although the source's list is empty
-				cautious.Reload()
+				cautious.RemoveRetained()
 			}
 		}
 	}

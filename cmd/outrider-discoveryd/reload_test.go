@@ -24,7 +24,7 @@ func TestProgram_ReloadsInPlace(t *testing.T) {
 	secure, monitoring := parts.FreePort(t), parts.FreePort(t)
 	authority := pkitest.NewAuthority(t, "root", nil)
 	issue := func(name string) {
-		template := pkitest.Leaf(name, time.Hour)
+		template := pkitest.LeafTemplate(name, time.Hour)
 		template.DNSNames = []string{"discoveryd.test"}
 		chain, key := authority.Issue(t, template)
 		write(t, filepath.Join(directory, "key"), string(key))

@@ -10,7 +10,7 @@ import (
 
 // problemReceiver is a source that writes back whether each object is valid, such as to its status
 // in Kubernetes.
-type problemReceiver interface{ Report([]discovery.Problem) }
+type problemReceiver interface{ ReportProblems([]discovery.Problem) }
 
 // reporter passes the current problems of all objects to each problemReceiver, after each push.
 type reporter struct {
@@ -47,7 +47,7 @@ func (r *reporter) Run(ctx context.Context) error {
 		}
 		problems := r.server.Problems()
 		for _, receiver := range r.receivers {
-			receiver.Report(problems)
+			receiver.ReportProblems(problems)
 		}
 	}
 }

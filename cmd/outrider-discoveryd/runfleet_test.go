@@ -39,17 +39,17 @@ func (o *output) String() string {
 // tries the commands that the script suggests, and ends the script as Ctrl-C does.
 func TestRunFleet(t *testing.T) {
 	t.Parallel()
-	build, err := parts.Build(nil, "programs", "./cmd/outriderd", "./cmd/outrider",
+	build, err := parts.RunBuildScript(nil, "programs", "./cmd/outriderd", "./cmd/outrider",
 		"./cmd/outrider-keeper", "./cmd/outrider-bootstrap", "./cmd/outrider-probe",
 		"./cmd/outrider-discoveryd", "./scripts/backend/cmd/backend")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !parts.InOwnNetwork(t) {
+	if !parts.RerunInOwnNetwork(t) {
 		return
 	}
 	folder := filepath.Join(parts.ShortDir(t), "fleet")
-	script := exec.Command(filepath.Join(parts.Root(), "scripts", "run-fleet"))
+	script := exec.Command(filepath.Join(parts.RepositoryRoot(), "scripts", "run-fleet"))
 	script.Env = append(os.Environ(), "OUTRIDER_RUN_DIR="+folder, "OUTRIDER_BUILD="+build)
 	script.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	var said output

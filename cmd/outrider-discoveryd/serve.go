@@ -51,7 +51,7 @@ func serve(ctx context.Context, options config.Options) error {
 	}
 	p.notifier.SetState(systemd.StateStarting, "starting")
 	err = p.run(ctx)
-	p.notifier.SendEnd(err)
+	p.notifier.NotifyExit(err)
 	return err
 }
 

@@ -118,10 +118,10 @@ func (s *sourceStates) Collect(out chan<- prometheus.Metric) {
 		}
 		truth := map[bool]float64{true: 1}
 		gauge(sourceSynchronised, truth[status.Synced])
-		gauge(sourceConnected, truth[status.Err == nil && !status.Since.IsZero()])
+		gauge(sourceConnected, truth[status.Err == nil && !status.LastContact.IsZero()])
 		gauge(sourceObjects, float64(status.Inputs))
-		if !status.Since.IsZero() {
-			gauge(sourceContact, float64(status.Since.UnixMilli())/1000)
+		if !status.LastContact.IsZero() {
+			gauge(sourceContact, float64(status.LastContact.UnixMilli())/1000)
 		}
 		out <- prometheus.MustNewConstMetric(sourceErrors, prometheus.CounterValue,
 			float64(s.errors[one.Name()]), one.Name())

@@ -40,9 +40,10 @@ func TestSourceStates(t *testing.T) {
 		{"failure", source.Status{Err: errors.New("refused")}, 0, down, "", 1},
 		{"same failure", source.Status{Err: errors.New("refused")}, 4 * time.Second, down, "", 1},
 		{"it lasts", source.Status{Err: errors.New("refused")}, 5 * time.Second, down, down, 1},
-		{"problem", source.Status{Synced: true, Since: begun, Problem: "an empty list"},
+		{"problem", source.Status{Synced: true, LastContact: begun, Problem: "an empty list"},
 			6 * time.Second, "consul: an empty list", "consul: an empty list", 1},
-		{"contact", source.Status{Synced: true, Since: begun, Inputs: 3}, 7 * time.Second, "", "", 1},
+		{"contact", source.Status{Synced: true, LastContact: begun, Inputs: 3}, 7 * time.Second, "",
+			"", 1},
 	} {
 		one.status = test.status
 		says := states.observe(begun.Add(test.after))

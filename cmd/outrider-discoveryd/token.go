@@ -35,7 +35,7 @@ func printToken(arguments []string, out, about io.Writer) error {
 	if err != nil {
 		return err
 	}
-	signed, err := join.Sign(key, *account, time.Now(), *ttl)
+	signed, err := join.SignToken(key, *account, time.Now(), *ttl)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func testTokenReview(t *testing.T, c *cluster.Cluster) {
 	c.Create("/api/v1/namespaces/default/serviceaccounts", "metadata: {name: web}")
 	directory := parts.ShortDir(t)
 	authority := pkitest.NewAuthority(t, "root", nil)
-	template := pkitest.Leaf("server", time.Hour)
+	template := pkitest.LeafTemplate("server", time.Hour)
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	chain, key := authority.Issue(t, template)
 	secure, monitoring := parts.FreePort(t), parts.FreePort(t)
@@ -44,7 +44,7 @@ key_file = "key"
 [[source]]
 type = "kubernetes"
 kubeconfig = %q
-`, secure, monitoring, c.Kubeconfig(t, c.Address(), "secret"))
+`, secure, monitoring, c.Kubeconfig(t, c.APIServerAddress(), "secret"))
 	write(t, file, text)
 	start(t, file, monitoring)
 	client, err := mcp.New(mcp.Options{Name: "test", Address: fmt.Sprintf("127.0.0.1:%d", secure),

@@ -97,7 +97,7 @@ func (a *app) printCapture(c api.Capture) {
 
 func (a *app) captureExplainCommand() *cobra.Command {
 	var name string
-	var request api.CaptureRequest
+	var request api.CaptureExplainRequest
 	command := &cobra.Command{
 		Use:   "explain ADDRESS:PORT",
 		Short: "Say whether a connection is captured, by which rule and key",
@@ -165,7 +165,7 @@ func uidOf(name string) (uint32, error) {
 }
 
 func (a *app) captureTryCommand() *cobra.Command {
-	var trial api.CaptureTrial
+	var trial api.CaptureTrialRequest
 	command := &cobra.Command{
 		Use:   "try",
 		Short: "Capture for a time; withdraw the rules unless confirmed",

@@ -42,7 +42,7 @@ func TestCapture_ShowsExplainsTriesAndConfirms(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s%s", test.command, code, problems, diff)
 		}
 	}
-	want := []api.CaptureRequest{{To: "192.0.2.1:80", UID: 7, Inbound: true},
+	want := []api.CaptureExplainRequest{{To: "192.0.2.1:80", UID: 7, Inbound: true},
 		{To: "192.0.2.1:53", UDP: true}}
 	if diff := cmp.Diff(want, backend.CaptureExplainRequests()); diff != "" {
 		t.Error(diff)

@@ -56,7 +56,7 @@ func TestConfigCheck_ReadsDropInsOfInstance(t *testing.T) {
 func TestConfigCheck(t *testing.T) {
 	m := newMachine(t, nil)
 	m.write("etc/outrider.toml", fmt.Sprintf("[log]\nlevel = \"debug\"\n[envoy]\nbinary = %q\n",
-		parts.Envoy(t)))
+		parts.EnvoyPath(t)))
 	m.write("etc/conf.d/a.toml", "[envoy]\nconcurrency = 2\n")
 	if code, out, errors := m.outrider("config", "check"); code != 0 ||
 		!strings.Contains(out, "$DIR/etc/outrider.toml: valid\n$DIR/etc/conf.d/a.toml: valid\n") {

@@ -24,8 +24,8 @@ func TestTables(t *testing.T) {
 		Types: []api.ResourceType{
 			{Epoch: 2, Type: "type.googleapis.com/envoy.config.listener.v3.Listener",
 				State: "refused", Version: "0123456789abcdef0123", Resources: 3,
-				Since: ago(time.Minute), Source: "embedded", Refused: "no such filter",
-				RefusedResource: []string{"web"}},
+				Since: ago(time.Minute), Source: "embedded", RefusalReason: "no such filter",
+				RefusedResources: []string{"web"}},
 			{Epoch: 2, Type: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
 				State: "accepted", Version: "v1", Resources: 10, Since: ago(time.Hour),
 				Source: "embedded"},
@@ -121,14 +121,14 @@ func TestReload(t *testing.T) {
 			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
 				Epoch: number(2), Mode: "hot-restart", Changes: changes,
 				ChangedFiles: []string{"/etc/cert.pem"}, Duration: 180 * time.Millisecond,
-				Pending: []string{"paths.state_dir"}},
+				KeysPendingRestart: []string{"paths.state_dir"}},
 			out: "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\n" +
 				"epoch 1 → 2 (hot-restart, 0.18 s)\n" +
 				"takes effect at the next start of the agent: paths.state_dir\n"},
 		{name: "on request",
 			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
 				Epoch: number(2), Mode: "hot-restart", Duration: 180 * time.Millisecond,
-				OnlyOnRequest: true, Changes: []api.Change{
+				NewEpochNotRequired: true, Changes: []api.Change{
 					{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
 			out: "log.level: info → debug (applied in place)\n" +
 				"epoch 1 → 2 (hot-restart, 0.18 s, on request: no change needs it)\n"},

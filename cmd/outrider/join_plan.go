@@ -242,14 +242,14 @@ func (p *joinPlan) inMesh(s api.Status, types []api.ResourceType, now time.Time)
 		switch {
 		case t.Epoch != *s.CurrentEpoch:
 		case t.State == "refused":
-			return "Envoy refuses the configuration of the mesh: " + t.Refused
+			return "Envoy refuses the configuration of the mesh: " + t.RefusalReason
 		case strings.HasSuffix(t.Type, ".Listener") && t.Source == "upstream" &&
 			t.State == "accepted":
 			reason = ""
 		}
 	}
 	if reason == "" && !s.Ready {
-		reason = "the proxy is not ready: " + s.ReadyReason
+		reason = "the proxy is not ready: " + s.NotReadyReason
 	}
 	return reason
 }

@@ -23,7 +23,7 @@ type joinToken struct{ text, namespace, account string }
 
 // readJoinToken reads a token from a file, and checks its audience, its subject and its times.
 func readJoinToken(file string, now time.Time) (joinToken, error) {
-	text, err := readfile.Read(file, pki.MaxToken)
+	text, err := readfile.Read(file, pki.MaxTokenBytes)
 	if err != nil {
 		return joinToken{}, fmt.Errorf("cannot read the token: %w", err)
 	}

@@ -42,7 +42,7 @@ func TestJSON_EveryCommand(t *testing.T) {
 	m := newMachine(t, backend)
 	backend.StatusValue.ConfigFiles = []string{filepath.Join(m.dir, "etc/outrider.toml")}
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
-	m.write("etc/outrider.toml", fmt.Sprintf("envoy.binary = %q\n", parts.Envoy(t)))
+	m.write("etc/outrider.toml", fmt.Sprintf("envoy.binary = %q\n", parts.EnvoyPath(t)))
 	noJSON := map[string]bool{"completion": true, "join": true}
 	m.install("1.2.3")
 	arguments := map[string][]string{

@@ -106,7 +106,7 @@ func golden(t *testing.T, name, got string) {
 func someStatus() api.Status {
 	return api.Status{
 		Version: "1.2.3", Instance: "edge", PID: 100, Started: ago(3 * time.Hour),
-		State: api.StateRunning, ReadyReason: "listener web has no port yet",
+		State: api.StateRunning, NotReadyReason: "listener web has no port yet",
 		Envoy: api.EnvoyStatus{Enabled: true, Live: true, Version: "1.40.0",
 			Path: "/usr/bin/envoy"}, CurrentEpoch: number(2),
 		Epochs: []api.Epoch{
@@ -126,7 +126,7 @@ func someStatus() api.Status {
 			Epoch: number(2), Reasons: []string{"outrider.toml:3:1: envoy.concurrency: must be " +
 				"at least 0"}},
 		ConfigHash: "abc", ConfigFiles: []string{"/etc/outrider/outrider.toml"},
-		PendingKeys: []string{"paths.state_dir"},
+		KeysPendingRestart: []string{"paths.state_dir"},
 		Conditions: []condition.Condition{
 			{Code: "configuration-refused", Severity: condition.Error, Since: ago(30 * time.Second),
 				Sentence: "the configuration on disk is refused"},

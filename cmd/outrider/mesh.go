@@ -76,7 +76,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			switch {
 			case len(paths) > 0 && err != nil:
 				options = discovery.CheckOptions{MeshConfigFile: meshConfig,
-					TypedConfigs: bootstrap.TypedChecker()}
+					TypedConfigs: bootstrap.NewTypedConfigChecker()}
 			case err != nil:
 				return fmt.Errorf("cannot determine [discovery] files, because the "+
 					"configuration is not valid:\n%w\n"+
@@ -126,15 +126,15 @@ func (a *app) checkOptions(ctx context.Context,
 	}
 	node, from := loaded.Config.Node, loaded.Config.Discovery
 	options := discovery.CheckOptions{NodeType: node.Type, Namespace: node.Namespace,
-		Labels: node.Labels, Identity: loaded.Config.Identity.Provider != "none",
+		Labels: node.Labels, HasMeshCertificate: loaded.Config.Identity.Provider != "none",
 		MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile),
-		Credentials: discovery.Credentials{Folder: loaded.Config.Identity.CredentialsDir,
+		Credentials: discovery.CredentialLocation{Folder: loaded.Config.Identity.CredentialsDir,
 			Socket: loaded.Config.Identity.CredentialsSDS}}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
 			options.ReservedAddresses = append(options.ReservedAddresses,
 				discovery.ReservedAddress{Address: claim.Host,
-					Port: uint32(claim.Port), Owner: claim.KeyWithTable() + " of the agent",
+					Port: uint32(claim.Port), Owner: claim.KeyInTable() + " of the agent",
 					IsEnvoys: claim.Envoy})
 		}
 	}
@@ -143,8 +143,8 @@ func (a *app) checkOptions(ctx context.Context,
 	if loaded.Config.Capture.Mode == "none" {
 		options.ListenAddresses = sockdiag.ListeningAddresses()
 	}
-	options.TypedConfigs = bootstrap.TypedChecker()
-	options.EnvoyIsNewer = sync.OnceValue(func() bool {
+	options.TypedConfigs = bootstrap.NewTypedConfigChecker()
+	options.EnvoyIsNewerThanAPI = sync.OnceValue(func() bool {
 		return typedconfig.NewerThanLinkedAPI(envoyVersion(ctx, loaded.Config.Envoy.Binary))
 	})
 	if reader := a.unit(ctx, unitOf("outrider-envoy",

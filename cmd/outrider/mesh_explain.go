@@ -166,7 +166,7 @@ const mostToken = 64 << 10
 func readClient(from []string, token string, into *api.MeshExplainRequest) error {
 	for _, text := range from {
 		if id, ok := strings.CutPrefix(text, "spiffe://"); ok && id != "" {
-			into.Identity = text
+			into.ClientSPIFFEID = text
 		} else if address, err := netip.ParseAddr(text); err == nil {
 			into.Source = address.Unmap()
 		} else {

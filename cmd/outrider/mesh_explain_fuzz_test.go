@@ -32,13 +32,13 @@ func FuzzReadRequest(f *testing.F) {
 		if request.Host == "" || request.Port == 0 || request.Port > 65535 {
 			t.Errorf("%q is read as host %q, port %d", target, request.Host, request.Port)
 		}
-		if !request.Source.IsValid() && request.Identity == "" {
+		if !request.Source.IsValid() && request.ClientSPIFFEID == "" {
 			t.Errorf("--from %q --from %q: no client", first, second)
 		}
 		if request.Source.Is4In6() || request.Address.Is4In6() {
 			t.Errorf("IPv4 addresses as IPv6: from %s to %s", request.Source, request.Address)
 		}
-		if len(request.Identity) == len("spiffe://") {
+		if len(request.ClientSPIFFEID) == len("spiffe://") {
 			t.Errorf("--from %q --from %q: an empty SPIFFE ID", first, second)
 		}
 		value := request.Headers[len(request.Headers)-1].Value

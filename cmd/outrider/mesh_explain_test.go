@@ -81,8 +81,8 @@ func TestMeshExplain_NamesTheClient(t *testing.T) {
 		t.Errorf("%d %s %s", code, out, errors)
 	}
 	want := []api.MeshExplainRequest{{Method: "GET", Host: "a.test", Port: 80, Path: "/x",
-		Source:   netip.MustParseAddr("10.0.0.5"),
-		Identity: "spiffe://cluster.local/ns/shop/sa/web",
+		Source:         netip.MustParseAddr("10.0.0.5"),
+		ClientSPIFFEID: "spiffe://cluster.local/ns/shop/sa/web",
 		Headers: []api.MeshExplainHeader{{Name: "x-user", Value: "jason"},
 			{Name: "authorization", Value: "Bearer a.b.c"}}}}
 	if diff := cmp.Diff(want, backend.ExplainRequests(),

@@ -61,8 +61,8 @@ func (a *app) printTypes(types []api.ResourceType) {
 		wide: []string{"VERSION", "SOURCE"},
 	}
 	for _, r := range types {
-		refused := cell{text: strings.Join(nonEmpty(strings.Join(r.RefusedResource, ", "),
-			strings.ReplaceAll(r.Refused, "\n", " ")), ": ")}
+		refused := cell{text: strings.Join(nonEmpty(strings.Join(r.RefusedResources, ", "),
+			strings.ReplaceAll(r.RefusalReason, "\n", " ")), ": ")}
 		if refused.text != "" {
 			refused.style = red
 		}

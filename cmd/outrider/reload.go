@@ -67,8 +67,9 @@ func runBySystemd() bool {
 // standard error. logged means that the output goes to the journal: it then prints only mesh
 // problems, because the agent has logged everything else.
 func (a *app) printReload(r api.ReloadResult, logged bool) {
-	if r.MeshProblems != "" {
-		defer fmt.Fprintln(a.err, "outrider: "+r.MeshProblems+"; run \"outrider mesh check\" for "+
+	if r.MeshProblemSummary != "" {
+		defer fmt.Fprintln(a.err, "outrider: "+r.MeshProblemSummary+"; run \"outrider mesh "+
+			"check\" for "+
 			"details")
 	}
 	if logged {
@@ -102,15 +103,15 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.Superseded {
 		fmt.Fprintln(a.out, "a newer configuration has taken effect meanwhile")
 	}
-	if len(r.Pending) > 0 {
+	if len(r.KeysPendingRestart) > 0 {
 		fmt.Fprintln(a.out, "takes effect at the next start of the agent:",
-			strings.Join(r.Pending, ", "))
+			strings.Join(r.KeysPendingRestart, ", "))
 	}
 }
 
 // onRequest returns a note if the new epoch was requested, but required by no change.
 func onRequest(r api.ReloadResult) string {
-	if !r.OnlyOnRequest {
+	if !r.NewEpochNotRequired {
 		return ""
 	}
 	return "on request: no change needs it"

@@ -152,7 +152,7 @@ func (a *app) root() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if a.instance != "" && a.socket == "" {
-				if err := config.CheckInstance(a.instance); err != nil {
+				if err := config.CheckInstanceName(a.instance); err != nil {
 					return err
 				}
 			}

@@ -37,7 +37,7 @@ func TestHelp_LeadsToTheFirstAnswer(t *testing.T) {
 // beginning of README.Debian show the same commands.
 func TestFirstSteps_AreEverywhereTheSame(t *testing.T) {
 	for _, file := range []string{"README.Debian", "first-steps.sh"} {
-		text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", file))
+		text, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "packaging", file))
 		if err != nil {
 			t.Fatal(err)
 		}

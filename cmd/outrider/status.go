@@ -64,7 +64,7 @@ func (d *details) add(label string, colour style, format string, arguments ...an
 func (a *app) printStatus(s api.Status) {
 	ready := cell{"ready", green}
 	if !s.Ready {
-		ready = cell{strings.Join(nonEmpty("not ready", s.ReadyReason), ": "), red}
+		ready = cell{strings.Join(nonEmpty("not ready", s.NotReadyReason), ": "), red}
 	}
 	fmt.Fprintf(a.out, "%s  %s, %s\n", a.paint(cell{agentName(s), bold}),
 		a.paint(cell{string(s.State), stateStyle(s.State)}), a.paint(ready))
@@ -87,9 +87,9 @@ func (a *app) printStatus(s api.Status) {
 	if s.LastReload != nil {
 		a.addReload(&d, *s.LastReload, s.Conditions)
 	}
-	if len(s.PendingKeys) > 0 {
+	if len(s.KeysPendingRestart) > 0 {
 		d.add("pending", yellow, "takes effect at the next start: %s",
-			strings.Join(s.PendingKeys, ", "))
+			strings.Join(s.KeysPendingRestart, ", "))
 	}
 	for _, o := range s.OutsideMutualTLS {
 		d.add("outside mutual TLS", plain, "port %d (%s)", o.Port, o.Reason)

@@ -60,7 +60,7 @@ func (a *app) printStatusHTML(ctx context.Context, client *api.Client, s api.Sta
 		Ready: "ready", ReadyClass: "good", Problems: htmlProblems(s),
 	}
 	if !s.Ready {
-		page.Ready, page.ReadyClass = strings.Join(nonEmpty("not ready", s.ReadyReason), ": "),
+		page.Ready, page.ReadyClass = strings.Join(nonEmpty("not ready", s.NotReadyReason), ": "),
 			"bad"
 	}
 	if s.LastReload != nil {

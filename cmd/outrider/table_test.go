@@ -36,7 +36,7 @@ func longNames() *apitest.Backend {
 		Types: []api.ResourceType{{Epoch: 2,
 			Type: "type.googleapis.com/envoy.config.listener.v3.Listener", State: "refused",
 			Version: long("v"), Resources: 3, Since: ago(time.Minute), Source: "embedded",
-			Refused: long("why")}},
+			RefusalReason: long("why")}},
 		Origins: []api.MeshResourceOrigins{{Type: resource.ListenerType, Name: long("web"),
 			Origins: []resource.Origin{{File: "/etc/outrider/mesh.d/" + long("file") + ".yaml",
 				Line: 12}}}},

@@ -22,7 +22,7 @@ func asking(r *rig.Rig) (stop func() []string) {
 	go func() {
 		var wrong []string
 		for {
-			if code, _, err := r.Get("/web"); err != nil || code != 200 {
+			if code, _, err := r.GetThroughEnvoy("/web"); err != nil || code != 200 {
 				wrong = append(wrong, fmt.Sprintf("%s: %d %v", time.Now().Format(time.TimeOnly),
 					code, err))
 			}
@@ -112,7 +112,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 						"HTTP}]\n  resolution: STATIC\n  endpoints: [{address: 127.0.0.1}]\n",
 						changes, r.Ports.HTTP))
 				rig.Eventually(t, time.Minute, "Envoy takes another change", func() bool {
-					code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
+					code, _, err := r.GetThroughEnvoy(fmt.Sprintf("/new%d", changes))
 					return err == nil && code == 418 && strings.Contains(clusters(r),
 						fmt.Sprintf("other%d.test", changes))
 				})
@@ -136,7 +136,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 
 			r.Signal(r.LiveEpoch().PID, syscall.SIGKILL)
 			rig.Eventually(t, time.Minute, "the next Envoy answers", func() bool {
-				code, _, err := r.Get("/web")
+				code, _, err := r.GetThroughEnvoy("/web")
 				return err == nil && code == 200
 			})
 			refused(true)

@@ -64,7 +64,7 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 		"slow":    fmt.Sprintf(" at 127.0.0.1:%d fails: no answer in time (", slow),
 		"nowhere": " fails: no healthy endpoint (",
 	} {
-		_, _, _ = r.GetHost(name+".test", ports[name], "/")
+		_, _, _ = r.GetHostThroughEnvoy(name+".test", ports[name], "/")
 		wants = append(wants, "backend "+name+".test"+what)
 	}
 	rig.Eventually(t, time.Minute, "status names each backend and its cause", func() bool {
@@ -110,7 +110,7 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 	go func() { _ = server.Serve(listener) }()
 	rig.Eventually(t, time.Minute, "the first success ends it", func() bool {
-		_, _, _ = r.GetHost("dead.test", ports["dead"], "/")
+		_, _, _ = r.GetHostThroughEnvoy("dead.test", ports["dead"], "/")
 		return !strings.Contains(r.Outrider("status").Out, "backend dead.test")
 	})
 	if !strings.Contains(daemon.Output(), "backend answers again") {

@@ -18,7 +18,7 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
 	dead := parts.FreePort(t)
-	u.WriteFile("istio.d/web.yaml", u.WebYAML(dead))
+	u.WriteFile("istio.d/web.yaml", u.WebServiceYAML(dead))
 	u.StartReady()
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[log]\nlevel = ", u.address)
 	levels, turn := []string{`"info"`, `"debug"`}, 0
@@ -27,7 +27,7 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()
 		rig.Eventually(t, 90*time.Second, what, func() bool {
-			_, _, _ = u.Get("/hello")
+			_, _, _ = u.GetThroughEnvoy("/hello")
 			u.SetTOML(upstream + levels[turn%2])
 			turn++
 			_ = u.Outrider("reload", "--if-changed")

@@ -28,7 +28,8 @@ func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, TOML: "[reload]\nwatch = false\n"})
 	write := func(name, invalid string) string {
 		path := filepath.Join(r.Dir, name)
-		text := strings.NewReplacer("ENVOY", parts.Envoy(t), "INVALID", invalid).Replace(otherEnvoy)
+		text := strings.NewReplacer("ENVOY", parts.EnvoyPath(t), "INVALID",
+			invalid).Replace(otherEnvoy)
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -49,12 +50,12 @@ func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 		return r.Outrider("reload")
 	}
 	r.StartReady()
-	runs(parts.Envoy(t), "1.40.0")
+	runs(parts.EnvoyPath(t), "1.40.0")
 	if told := use(bad); told.ExitCode != api.ExitRefused || !strings.Contains(told.Err,
 		"unknown field") {
 		t.Errorf("exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
-	runs(parts.Envoy(t), "1.40.0")
+	runs(parts.EnvoyPath(t), "1.40.0")
 	if told := use(good); told.ExitCode != api.ExitDone {
 		t.Errorf("exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}

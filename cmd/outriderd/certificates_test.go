@@ -54,7 +54,7 @@ spec:
 	answers := func(want int) {
 		t.Helper()
 		rig.Eventually(t, time.Minute, fmt.Sprintf("far.test answers %d", want), func() bool {
-			code, _, err := r.GetHost("far.test", port, "/")
+			code, _, err := r.GetHostThroughEnvoy("far.test", port, "/")
 			return err == nil && code == want
 		})
 	}

@@ -92,7 +92,7 @@ func TestCollectors_FailuresAreReported(t *testing.T) {
 						return
 					default:
 					}
-					if code, _, err := r.Get("/"); code != http.StatusOK {
+					if code, _, err := r.GetThroughEnvoy("/"); code != http.StatusOK {
 						failed.Store(fmt.Sprint(code, err))
 					}
 				}

@@ -99,7 +99,7 @@ func newCredentials(t *testing.T) *credentials {
 // issue writes the three files of a credential one by one, and returns the certificate chain.
 func (c *credentials) issue(name string) (chain []byte) {
 	c.t.Helper()
-	chain, key := c.root.Issue(c.t, pkitest.Leaf(name, time.Hour))
+	chain, key := c.root.Issue(c.t, pkitest.LeafTemplate(name, time.Hour))
 	for file, text := range map[string][]byte{
 		"tls.crt": chain, "tls.key": key, "ca.crt": pkitest.PEM(c.root.Certificate),
 	} {
@@ -163,12 +163,13 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 		t.Errorf("mesh check: exit %d, without %q:\n%s", checked.ExitCode, missing, checked.Err)
 	}
 
-	chain, key := c.root.Issue(t, pkitest.Leaf("client", time.Hour))
+	chain, key := c.root.Issue(t, pkitest.LeafTemplate("client", time.Hour))
 	client, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, otherKey := pkitest.NewAuthority(t, "other", nil).Issue(t, pkitest.Leaf("x", time.Hour))
+	other, otherKey := pkitest.NewAuthority(t, "other", nil).Issue(t, pkitest.LeafTemplate("x",
+		time.Hour))
 	foreign, err := tls.X509KeyPair(other, otherKey)
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +186,7 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 		t.Error("optional.test accepts a client of another authority")
 	}
 	rig.Eventually(t, time.Minute, "the DestinationRule's credential is accepted", func() bool {
-		code, body, err := c.GetHost("mutual.test", c.plainHTTP, "/")
+		code, body, err := c.GetHostThroughEnvoy("mutual.test", c.plainHTTP, "/")
 		return err == nil && code == http.StatusOK && body == "arrived"
 	})
 	rig.Eventually(t, time.Minute, "mesh check finds nothing", func() bool {
@@ -197,14 +198,14 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 	c.WriteFile("credentials/client-cacert/ca.crt", string(pkitest.PEM(
 		pkitest.NewAuthority(t, "another", nil).Certificate)))
 	rig.Eventually(t, time.Minute, "the server is not trusted any more", func() bool {
-		code, _, err := c.GetHost("mutual.test", c.plainHTTP, "/")
+		code, _, err := c.GetHostThroughEnvoy("mutual.test", c.plainHTTP, "/")
 		return err == nil && code == http.StatusServiceUnavailable
 	})
 	if err := os.RemoveAll(own); err != nil {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, time.Minute, "the server is trusted again", func() bool {
-		code, _, err := c.GetHost("mutual.test", c.plainHTTP, "/")
+		code, _, err := c.GetHostThroughEnvoy("mutual.test", c.plainHTTP, "/")
 		return err == nil && code == http.StatusOK
 	})
 }

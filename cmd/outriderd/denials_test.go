@@ -111,7 +111,7 @@ spec:
 		if status := d.answer(d.web, "/hello", ""); status != "200" {
 			d.t.Errorf("GET /hello: %s", status)
 		}
-		_, metrics, err := d.GetHost("localhost", d.Ports.Status, "/stats/prometheus")
+		_, metrics, err := d.GetHostThroughEnvoy("localhost", d.Ports.Status, "/stats/prometheus")
 		return err == nil && denied.MatchString(metrics)
 	})
 }

@@ -37,7 +37,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 	const managed = ", filterChain: {filter: {name: envoy.filters.network.http_connection_manager%s}}"
 	const refused = "EnvoyFilter default/unknown: Envoy refused the Listener"
 	folder, root := t.TempDir(), pkitest.NewAuthority(t, "root", nil)
-	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", 24*time.Hour))
 	toml := "[identity]\nprovider = \"files\"\n"
 	for name, text := range map[string][]byte{"cert_file": chain, "key_file": key,
 		"root_ca_file": pkitest.PEM(root.Certificate)} {

@@ -63,7 +63,8 @@ func TestMeshCheck_KnowsWhatTheRunningEnvoyFound(t *testing.T) {
 		Mesh: map[string]string{"out.yaml": fmt.Sprintf(destinations, port, backend)}})
 	r.StartReady()
 	for _, path := range []string{"/", "/tls"} {
-		if code, _, err := r.GetHost("any.test", port, path); err != nil || code != 503 {
+		if code, _, err := r.GetHostThroughEnvoy("any.test", port,
+			path); err != nil || code != 503 {
 			t.Errorf("GET %s: %d %v", path, code, err)
 		}
 	}

@@ -45,7 +45,7 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()
 		rig.Eventually(t, time.Minute, what, func() bool {
-			_, _, _ = r.Get("/hello")
+			_, _, _ = r.GetThroughEnvoy("/hello")
 			r.SetTOML(settings + levels[turn%2])
 			turn++
 			_ = r.Outrider("reload", "--if-changed")

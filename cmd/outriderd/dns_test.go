@@ -59,7 +59,7 @@ func TestDNS_FollowsTheMeshFiles(t *testing.T) {
 	}
 	r.WriteFile("mesh.d/shop.yaml", shopEntry("240.240.0.2"))
 	resolves(t, address, "shop.test", "240.240.0.2")
-	code, text, err := r.GetHost("127.0.0.1", r.Ports.Status, "/stats/prometheus")
+	code, text, err := r.GetHostThroughEnvoy("127.0.0.1", r.Ports.Status, "/stats/prometheus")
 	if err != nil || code != 200 ||
 		!strings.Contains(text, `outrider_dns_queries_total{result="table"}`) {
 		t.Errorf("metrics: %d, %v", code, err)

@@ -17,7 +17,7 @@ func TestDrain_LeavesNoListener(t *testing.T) {
 	if result := r.Outrider("drain", "--wait"); result.ExitCode != 0 {
 		t.Fatal(result.Err)
 	}
-	if code, _, err := r.Get("/hello"); err == nil {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err == nil {
 		t.Errorf("a connection is taken: %d", code)
 	}
 }
@@ -37,7 +37,8 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			r.Ports.HTTP: "/hello", r.Ports.Ready: "/healthz/ready",
 			r.Ports.Prometheus: "/stats/prometheus", r.Ports.Status: "/healthz/ready",
 		} {
-			if code, body, err := r.GetHost("web.test", port, path); err != nil || code != 200 {
+			if code, body, err := r.GetHostThroughEnvoy("web.test", port,
+				path); err != nil || code != 200 {
 				return fmt.Sprintf("127.0.0.1:%d%s: %d %v %s", port, path, code, err, body)
 			}
 		}
@@ -58,7 +59,7 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			rig.Eventually(t, time.Minute, "the listeners are closed", func() bool {
 				code := 0
 				for _, port := range []int{r.Ports.HTTP, r.Ports.Ready, r.Ports.Prometheus} {
-					answered, _, _ := r.GetHost("web.test", port, "/")
+					answered, _, _ := r.GetHostThroughEnvoy("web.test", port, "/")
 					code += answered
 				}
 				return code == 0

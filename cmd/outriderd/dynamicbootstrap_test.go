@@ -126,7 +126,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	answers := func(want string) {
 		t.Helper()
 		rig.Eventually(t, time.Minute, "Envoy answers "+want, func() bool {
-			_, body, err := r.Get("/")
+			_, body, err := r.GetThroughEnvoy("/")
 			return err == nil && body == want
 		})
 	}

@@ -13,8 +13,9 @@ import (
 // moderate returns fault options with a load (360 requests a second) and a number of epochs that
 // leave CPU time for other tests.
 func moderate() fault.Options {
-	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second, Reloads: 6,
-		Kills: 6, Flood: 5 * time.Second}
+	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second,
+		ReloadSeconds: 6,
+		Kills:         6, Flood: 5 * time.Second}
 }
 
 // rounds returns how often each fault is injected: $OUTRIDER_FAULTS, or once.
@@ -40,8 +41,8 @@ func try(t *testing.T, one fault.Fault, options fault.Options) {
 	for tries := 1; ; tries++ {
 		outcome := fault.Run(t, one, options)
 		t.Logf("%d requests, lost %d, pardoned %d, reuse %d, recovered after %v; slowest answer "+
-			"%v, start of Envoy %v. %s", outcome.Requests, outcome.AllLost(),
-			outcome.AllowedLosses, outcome.Reuse, outcome.Recovered.Round(time.Millisecond),
+			"%v, start of Envoy %v. %s", outcome.Requests, outcome.LostCount(),
+			outcome.AllowedLosses, outcome.Retriable, outcome.RecoveryTime.Round(time.Millisecond),
 			outcome.Slowest.Round(time.Millisecond),
 			outcome.MaxStartTime.Round(time.Millisecond), outcome.MeasuredFigure)
 		if outcome.OK() {

@@ -23,7 +23,7 @@ func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string)
 				"  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n "+
 				" - route: [{destination: {host: web.test}}]\n", metadata, spec, changes))
 		rig.Eventually(t, time.Minute, "Envoy takes a change "+when, func() bool {
-			code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
+			code, _, err := r.GetThroughEnvoy(fmt.Sprintf("/new%d", changes))
 			return err == nil && code == 418
 		})
 	}

@@ -154,14 +154,14 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 
 	host := serveHostSecrets(t, socket)
 	issue := func(name string) []byte {
-		chain, key := c.root.Issue(t, pkitest.Leaf(name, time.Hour))
+		chain, key := c.root.Issue(t, pkitest.LeafTemplate(name, time.Hour))
 		host.set("sds://"+name, chain, key, pkitest.PEM(c.root.Certificate))
 		return chain
 	}
 	simple := issue("simple")
 	// This server works although the credentials of the other servers are missing.
 	c.serves("simple.test", nil, simple)
-	chain, key := c.root.Issue(t, pkitest.Leaf("client", time.Hour))
+	chain, key := c.root.Issue(t, pkitest.LeafTemplate("client", time.Hour))
 	client, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 		t.Error("mutual.test accepts a client without a certificate")
 	}
 	rig.Eventually(t, time.Minute, "the DestinationRule's credential is accepted", func() bool {
-		code, body, err := c.GetHost("mutual.test", c.plainHTTP, "/")
+		code, body, err := c.GetHostThroughEnvoy("mutual.test", c.plainHTTP, "/")
 		return err == nil && code == http.StatusOK && body == "arrived"
 	})
 	rig.Eventually(t, time.Minute, "mesh check finds nothing", func() bool {
@@ -187,7 +187,7 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	flood, end := context.WithCancel(t.Context())
 	var flooding sync.WaitGroup
 	flooding.Go(func() {
-		one, oneKey := c.root.Issue(t, pkitest.Leaf("optional", time.Hour))
+		one, oneKey := c.root.Issue(t, pkitest.LeafTemplate("optional", time.Hour))
 		for flood.Err() == nil {
 			host.set("sds://optional", one, oneKey, pkitest.PEM(c.root.Certificate))
 		}

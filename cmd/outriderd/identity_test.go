@@ -79,7 +79,7 @@ func (i *identified) path(name string) string { return filepath.Join(i.Dir, name
 // issue replaces the files with a new certificate, its key and the root.
 func (i *identified) issue() (chain []byte) {
 	i.t.Helper()
-	chain, key := i.root.Issue(i.t, pkitest.Leaf("web", time.Hour))
+	chain, key := i.root.Issue(i.t, pkitest.LeafTemplate("web", time.Hour))
 	for name, text := range map[string][]byte{
 		"cert.pem": chain, "key.pem": key, "root.pem": pkitest.PEM(i.root.Certificate),
 	} {
@@ -101,7 +101,7 @@ func (i *identified) presented() ([]byte, error) { return i.presentedTo(i.root, 
 // listener presents. It returns an error if the CA server has not issued that, or if the listener
 // refuses the client.
 func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, error) {
-	chain, key := client.Issue(i.t, pkitest.Leaf("client", time.Hour))
+	chain, key := client.Issue(i.t, pkitest.LeafTemplate("client", time.Hour))
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {
 	if out := i.Outrider("certs").Out; !strings.Contains(out, "█") {
 		t.Errorf("outrider certs has no bar:\n%s", out)
 	}
-	_, metrics, err := i.GetHost("localhost", i.Ports.Status, "/stats/prometheus")
+	_, metrics, err := i.GetHostThroughEnvoy("localhost", i.Ports.Status, "/stats/prometheus")
 	const metric = `outrider_secret_expiry_timestamp_seconds{resource="default",source="files"}`
 	if err != nil || !strings.Contains(metrics, metric) {
 		t.Errorf("no metric %s: %v", metric, err)

@@ -124,7 +124,7 @@ ttl = "10s"
 		r.StartReady()
 	}
 	rig.Eventually(t, time.Minute, "the client reaches the server", func() bool {
-		code, _, err := client.Get("/web")
+		code, _, err := client.GetThroughEnvoy("/web")
 		return err == nil && code == 200
 	})
 
@@ -161,7 +161,7 @@ ttl = "10s"
 // metric returns the value of a metric of the agent, given with its labels.
 func metric(t *testing.T, r *rig.Rig, name string) int {
 	t.Helper()
-	_, text, err := r.GetHost("localhost", r.Ports.Status, "/stats/prometheus")
+	_, text, err := r.GetHostThroughEnvoy("localhost", r.Ports.Status, "/stats/prometheus")
 	for line := range strings.Lines(text) {
 		if value, found := strings.CutPrefix(strings.TrimSpace(line), name+" "); found {
 			number, err := strconv.ParseFloat(value, 64)

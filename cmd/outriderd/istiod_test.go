@@ -126,7 +126,8 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 	rig.Eventually(t, time.Minute, "the condition ends", func() bool {
 		return !i.condition("certificate-not-renewed", "") && !i.condition("certificate-expired", "")
 	})
-	_, metrics, metricsErr := i.GetHost("localhost", i.Ports.Status, "/stats/prometheus")
+	_, metrics, metricsErr := i.GetHostThroughEnvoy("localhost", i.Ports.Status,
+		"/stats/prometheus")
 	for _, metric := range []string{
 		`outrider_secret_expiry_timestamp_seconds{resource="default",source="istiod"}`,
 		`outrider_secret_renewals_total{resource="default"}`,

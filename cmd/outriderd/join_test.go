@@ -37,7 +37,7 @@ func newJoinable(t *testing.T, more string) *joinable {
 	j.ca = filepath.Join(j.Dir, "ca")
 	j.run("ca", "init", j.ca)
 	j.run("ca", "init", j.ca+"2")
-	j.WriteFile("server.d/web.yaml", j.WebYAML(j.Ports.Backend))
+	j.WriteFile("server.d/web.yaml", j.WebServiceYAML(j.Ports.Backend))
 	for _, name := range []string{"join", "other"} {
 		j.openssl(name)
 	}
@@ -217,7 +217,7 @@ func TestJoin_Istiod(t *testing.T) {
 	// The join has no --group: without an API server, istiod cannot register workloads.
 	authority := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
 	r := rig.New(t, rig.Options{Race: true})
-	authority.Configure(t, "web.yaml", r.WebYAML(r.Ports.Backend))
+	authority.WriteConfigFile(t, "web.yaml", r.WebServiceYAML(r.Ports.Backend))
 	r.WriteFile("root.pem", string(pkitest.PEM(authority.Root.Certificate)))
 	r.WriteFile("token", authority.Token(t, time.Hour))
 	r.StartReady()
@@ -234,7 +234,7 @@ func TestJoin_Istiod(t *testing.T) {
 		t.Errorf("%+v", status)
 	}
 	parts.Eventually(t, time.Minute, "the service answers", func() bool {
-		code, _, err := r.Get("/")
+		code, _, err := r.GetThroughEnvoy("/")
 		return err == nil && code == 200
 	})
 	if got := r.Outrider("leave"); got.ExitCode != 0 {

@@ -25,7 +25,8 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 	if _, err := os.Stat(remembered); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing is bad, and yet: %v", err)
 	}
-	r.WriteFile("mesh.d/web.yaml", strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", "STATISCH",
+	r.WriteFile("mesh.d/web.yaml", strings.Replace(r.WebServiceYAML(r.Ports.Backend), "STATIC",
+		"STATISCH",
 		1))
 	rig.Eventually(t, time.Minute, "the agent remembers what it serves", func() bool {
 		info, err := os.Stat(remembered)
@@ -46,7 +47,7 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 			r.StartReady()
 		}
 		rig.Eventually(t, time.Minute, "Envoy does what the next agent says", func() bool {
-			code, _, err := r.Get(fmt.Sprintf("/new%d", i))
+			code, _, err := r.GetThroughEnvoy(fmt.Sprintf("/new%d", i))
 			return err == nil && code == 418
 		})
 	}
@@ -58,7 +59,7 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 
-	r.WriteFile("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
+	r.WriteFile("mesh.d/web.yaml", r.WebServiceYAML(r.Ports.Backend))
 	rig.Eventually(t, time.Minute, "nothing is bad and nothing remembered", func() bool {
 		_, err := os.Stat(remembered)
 		return errors.Is(err, fs.ErrNotExist) && r.Outrider("mesh", "check").ExitCode == 0

@@ -32,10 +32,10 @@ func owner(t *testing.T, pid int) int {
 func everyonesEnvoy(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "envoy")
-	if os.Link(parts.Envoy(t), path) == nil {
+	if os.Link(parts.EnvoyPath(t), path) == nil {
 		return path
 	}
-	if out, err := exec.Command("cp", parts.Envoy(t), path).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", parts.EnvoyPath(t), path).CombinedOutput(); err != nil {
 		t.Fatalf("copy Envoy: %v: %s", err, out)
 	}
 	return path
@@ -64,7 +64,7 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 		if got := owner(t, current(t, r).PID); got != wanted {
 			t.Errorf("Envoy runs as %d, not %d", got, wanted)
 		}
-		if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 			t.Errorf("GET: %d %v", code, err)
 		}
 		if result := r.Outrider("reload"); result.ExitCode != 0 {
@@ -83,7 +83,7 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 func wrapped(t *testing.T, zone, hotRestartVersion string) string {
 	return fmt.Sprintf(
 		"#!/bin/sh\n[ \"$1\" = --hot-restart-version ] && { echo %s; exit; }\nexec %s \"$@\" "+
-			"--service-zone %s\n", hotRestartVersion, parts.Envoy(t), zone)
+			"--service-zone %s\n", hotRestartVersion, parts.EnvoyPath(t), zone)
 }
 
 func TestReload_DetectsReplacedEnvoy(t *testing.T) {
@@ -96,7 +96,7 @@ func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	version, err := exec.Command(parts.Envoy(t), "--hot-restart-version").CombinedOutput()
+	version, err := exec.Command(parts.EnvoyPath(t), "--hot-restart-version").CombinedOutput()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 			live.Number != i+1 {
 			t.Errorf("%s: %+v runs %q %v", next.zone, live, line, err)
 		}
-		if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 			t.Errorf("%s: GET: %d %v", next.zone, code, err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestTemplate_ServesAndReloads(t *testing.T) {
 		t.Fatalf("check: exit %d: %s", exit, daemon.Output())
 	}
 	r.StartReady()
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Errorf("GET: %d %v", code, err)
 	}
 	r.WriteFile("bootstrap.tmpl", template+"flags_path: /nonexistent-{{ .cluster }}\n")
@@ -250,7 +250,7 @@ func TestTemplate_ServesAndReloads(t *testing.T) {
 		"bootstrap.tmpl:"+strconv.Itoa(strings.Count(template, "\n")+1)) {
 		t.Errorf("a broken template: exit %d: %s", result.ExitCode, result.Err)
 	}
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Errorf("GET after all that: %d %v", code, err)
 	}
 }

@@ -26,7 +26,7 @@ func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
 			}
 			return false
 		})
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Errorf("GET: %d %v", code, err)
 	}
 	if err := os.Remove(filepath.Join(r.Dir, "mesh.d/broken.yaml")); err != nil {
@@ -53,7 +53,7 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 		return len(standing) == 1 && strings.Contains(standing[0], folder) &&
 			strings.Contains(standing[0], "mount or move it back")
 	})
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Errorf("GET without the folder: %d %v", code, err)
 	}
 	rename(folder+".away", folder)
@@ -63,7 +63,7 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, time.Minute, "a file that is deleted is withdrawn",
-		func() bool { _, _, err := r.Get("/hello"); return err != nil })
+		func() bool { _, _, err := r.GetThroughEnvoy("/hello"); return err != nil })
 }
 
 // TestMesh_MissingFolderIsAwaited starts the agent while the folder of mesh files is missing. Its
@@ -90,7 +90,7 @@ func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 	}
 	r.WaitReady(60 * time.Second)
 	rig.Eventually(t, time.Minute, "it serves", func() bool {
-		code, _, err := r.Get("/hello")
+		code, _, err := r.GetThroughEnvoy("/hello")
 		return err == nil && code == 200
 	})
 }

@@ -48,7 +48,7 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 			r.Ports.Backend)}},
 		{"/gone", 410, "410", []string{route}},
 	} {
-		if code, _, err := r.Get(test.path); err != nil || code != test.status {
+		if code, _, err := r.GetThroughEnvoy(test.path); err != nil || code != test.status {
 			t.Errorf("GET %s: %d %v", test.path, code, err)
 		}
 		told := r.Outrider("mesh", "explain", fmt.Sprintf("web.test:%d%s", r.Ports.HTTP, test.path))
@@ -97,7 +97,7 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 			":4: VirtualService default/bad: spec.hosts[0]") {
 		t.Errorf("check: %s%s", told.Out, told.Err)
 	}
-	if code, _, err := r.Get("/gone"); err != nil || code != 410 {
+	if code, _, err := r.GetThroughEnvoy("/gone"); err != nil || code != 410 {
 		t.Errorf("GET beside a bad object: %d %v", code, err)
 	}
 }
@@ -116,7 +116,7 @@ spec: {phase: AUTHZ}
 	r.StartReady()
 	const named = "WasmPlugin default/authorizer: every request to its whole namespace is denied, " +
 		"because no valid version of it is known"
-	if code, _, err := r.Get("/"); code != http.StatusOK {
+	if code, _, err := r.GetThroughEnvoy("/"); code != http.StatusOK {
 		t.Errorf("a request that goes out: %d, %v", code, err)
 	}
 	if told := r.Outrider("status"); !strings.Contains(told.Out, named) {
@@ -132,5 +132,5 @@ spec: {phase: AUTHZ}
 	r.WriteFile("mesh.d/policy.yaml", "# none\n")
 	r.WaitReady(30 * time.Second)
 	rig.Eventually(t, time.Minute, "requests are answered",
-		func() bool { code, _, err := r.Get("/"); return err == nil && code == 200 })
+		func() bool { code, _, err := r.GetThroughEnvoy("/"); return err == nil && code == 200 })
 }

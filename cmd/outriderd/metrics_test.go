@@ -15,7 +15,7 @@ func TestMetrics_OfDiscovery(t *testing.T) {
 	r.StartReady()
 	scrape := func() string {
 		t.Helper()
-		code, body, err := r.GetHost("localhost", r.Ports.Status, "/stats/prometheus")
+		code, body, err := r.GetHostThroughEnvoy("localhost", r.Ports.Status, "/stats/prometheus")
 		if err != nil || code != 200 {
 			t.Fatalf("status %d, %v", code, err)
 		}

@@ -19,7 +19,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	const watch = "[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
 	private := func(resolution string) {
-		web := strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", resolution, 1)
+		web := strings.Replace(r.WebServiceYAML(r.Ports.Backend), "STATIC", resolution, 1)
 		r.WriteFile("mesh.d/web.yaml", strings.Replace(strings.Replace(web,
 			"  namespace: default\n",
 			"", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))

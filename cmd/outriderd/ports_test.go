@@ -40,7 +40,8 @@ spec:
 	}
 	for path, port := range map[string]int{"/server_info": r.Ports.Admin,
 		"/stats/prometheus": r.Ports.Prometheus} {
-		if code, _, err := r.GetHost("localhost", port, path); err != nil || code != 200 {
+		if code, _, err := r.GetHostThroughEnvoy("localhost", port,
+			path); err != nil || code != 200 {
 			t.Errorf("GET %s at %d: %d %v", path, port, code, err)
 		}
 	}

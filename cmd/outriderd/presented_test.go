@@ -25,7 +25,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	// install writes a certificate that expires after until, or has expired if until is negative.
 	// Its validity began 24 hours before its expiry.
 	install := func(until time.Duration) time.Time {
-		template := pkitest.Leaf("web", until)
+		template := pkitest.LeafTemplate("web", until)
 		template.NotBefore = template.NotAfter.Add(-24 * time.Hour)
 		chain, key := authority.Issue(t, template)
 		g.write(t, g.crt, string(chain))
@@ -104,7 +104,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 		!strings.Contains(log, want) {
 		t.Errorf("not two replacements, or no %s, in the log:\n%s", want, log)
 	}
-	_, other := authority.Issue(t, pkitest.Leaf("web", time.Hour))
+	_, other := authority.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	g.write(t, g.key, string(other))
 	mismatch := g.key + ": the private key is not that of the certificate in " + g.crt +
 		"; replace both files"

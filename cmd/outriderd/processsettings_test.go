@@ -137,7 +137,7 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 // not accepted to another worker.
 func TestProcessSettings_FewerWorkersLoseNothing(t *testing.T) {
 	t.Parallel()
-	if !parts.InOwnNetwork(t) {
+	if !parts.RerunInOwnNetwork(t) {
 		return
 	}
 	text, err := os.ReadFile("../../packaging/sysctl.d/60-outrider.conf")

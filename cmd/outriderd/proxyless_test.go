@@ -41,7 +41,7 @@ func newProxyless(t *testing.T) *proxyless {
 	p := &proxyless{t: t, Rig: rig.New(t, rig.Options{Race: true}), clients: make(chan string, 100)}
 	root := pkitest.NewAuthority(t, "root", nil)
 	istiod := signer.Start(t, root)
-	istiod.Configure(t, "echo.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	istiod.WriteConfigFile(t, "echo.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: echo, namespace: default}
 spec:
@@ -88,7 +88,7 @@ grpc_bootstrap_file = %[5]q
 // its port.
 func (p *proxyless) serve(root *pkitest.Authority) int {
 	p.t.Helper()
-	chain, key := root.Issue(p.t, pkitest.Leaf("echo", time.Hour))
+	chain, key := root.Issue(p.t, pkitest.LeafTemplate("echo", time.Hour))
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		p.t.Fatal(err)

@@ -45,8 +45,8 @@ func newRegistered(t *testing.T, environment ...string) *registered {
 	c.Create("/api/v1/namespaces/vm/serviceaccounts", "metadata: {name: web}")
 	c.Create("/apis/networking.istio.io/v1/namespaces/vm/workloadgroups", workloadGroup)
 	c.Create("/apis/networking.istio.io/v1/namespaces/default/serviceentries",
-		r.WebYAML(r.Ports.Backend))
-	address, _ := c.Istiod(environment...)
+		r.WebServiceYAML(r.Ports.Backend))
+	address, _ := c.StartIstiod(environment...)
 	r.gate = newGate(t, address)
 	r.WriteFile("root.pem", c.IstiodRootCertificates("vm"))
 	r.WriteFile("token", c.Token("vm", "web"))
@@ -92,7 +92,7 @@ func (r *registered) await(limit time.Duration, prefix string) *cluster.Workload
 func (r *registered) discoveryd(grace time.Duration) (address string, kill func()) {
 	r.t.Helper()
 	authority := pkitest.NewAuthority(r.t, "server", nil)
-	template := pkitest.Leaf("server", time.Hour)
+	template := pkitest.LeafTemplate("server", time.Hour)
 	template.DNSNames = []string{cluster.IstiodServerName}
 	chain, key := authority.Issue(r.t, template)
 	for name, text := range map[string]string{"server.pem": string(chain), "server.key": string(key),
@@ -114,7 +114,7 @@ grace_period = %q
 type = "kubernetes"
 kubeconfig = %q
 `, r.path("server.pem"), r.path("server.key"), grace.String(),
-			r.cluster.Kubeconfig(r.t, r.cluster.Address(), "secret"))}.Command(r.t))
+			r.cluster.Kubeconfig(r.t, r.cluster.APIServerAddress(), "secret"))}.Command(r.t))
 	return address, process.Kill
 }
 
@@ -171,7 +171,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	r := newRegistered(t)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")
-	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.WorkloadEntry.Identity)
+	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.WorkloadEntry.UIDAndHealth)
 	load := r.StartLoad(0.2)
 	for range 2 {
 		if result := r.Outrider("reload"); result.ExitCode != 0 { // starts an overlap of two Envoys
@@ -204,7 +204,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 	environment := "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + grace.String()
 	r := newRegistered(t, environment)
 	first := r.gate.target
-	second, killSecond := r.cluster.Istiod(environment)
+	second, killSecond := r.cluster.StartIstiod(environment)
 	third, killThird := r.discoveryd(grace)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")
@@ -219,7 +219,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 		{"outrider-discoveryd is killed", func() { killThird(); r.gate.forward(first) }},
 	} {
 		before, seen := now, r.cluster.WatchEntry("vm", "web-127.0.0.1",
-			cluster.WorkloadEntry.Identity)
+			cluster.WorkloadEntry.UIDAndHealth)
 		step.change()
 		rig.Eventually(t, time.Minute, step.what+": connected to the other server", func() bool {
 			if now = r.entry(); now == nil {

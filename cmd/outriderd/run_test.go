@@ -38,7 +38,7 @@ func TestAgent_ServesReloadsAndStops(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()
-	code, body, err := r.Get("/hello")
+	code, body, err := r.GetThroughEnvoy("/hello")
 	if err != nil || code != 200 {
 		t.Fatalf("GET through Envoy: %d %v %s", code, err, body)
 	}
@@ -55,7 +55,7 @@ func TestAgent_ServesReloadsAndStops(t *testing.T) {
 	if second.Number != 1 || second.Mode != "hot-restart" || second.PID == first.PID {
 		t.Errorf("second epoch: %+v", second)
 	}
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Errorf("GET through the second epoch: %d %v", code, err)
 	}
 
@@ -100,7 +100,7 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 		if now := current(t, r); now.PID != before.PID {
 			t.Errorf("%s: another epoch serves: %+v", broken.name, now)
 		}
-		if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 			t.Errorf("%s: GET: %d %v", broken.name, code, err)
 		}
 	}
@@ -138,7 +138,7 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 	}
 	before := current(t, r)
 	r.KillAgent()
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Fatalf("GET without an agent: %d %v", code, err)
 	}
 	r.StartReady()
@@ -235,7 +235,7 @@ func TestSignals_HangupReloadsSecondTerminationAborts(t *testing.T) {
 	_ = daemon.Process.Signal(syscall.SIGTERM)
 	rig.Eventually(t, time.Minute, "the proxy is not ready while it drains",
 		func() bool { ready, _ := r.Ready(); return !ready })
-	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Errorf("a new connection during the drain: %d %v", code, err)
 	}
 	begun := time.Now()

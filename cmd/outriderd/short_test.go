@@ -70,7 +70,7 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	r.WriteFile("bad.json", "{")
 	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")))
 	daemon := r.StartReady()
-	if code, _, err := r.Get("/hello"); code != 200 {
+	if code, _, err := r.GetThroughEnvoy("/hello"); code != 200 {
 		t.Errorf("what worked: %d, %v", code, err)
 	}
 	rig.Eventually(t, time.Minute, "the status names the refused configuration", func() bool {

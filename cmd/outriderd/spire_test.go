@@ -54,7 +54,7 @@ plugins {
 func (i *identified) startSPIRE(dir string) {
 	t := i.t
 	t.Helper()
-	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", "get-spire")).Output()
+	out, err := exec.Command(filepath.Join(parts.RepositoryRoot(), "scripts", "get-spire")).Output()
 	if err != nil {
 		t.Fatalf("get SPIRE: %v", err)
 	}

@@ -27,7 +27,7 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, time.Minute, "new connections are refused",
-		func() bool { _, _, err := r.Get("/"); return err != nil })
+		func() bool { _, _, err := r.GetThroughEnvoy("/"); return err != nil })
 	report := running.Stop()
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
 		t.Errorf("exit %d", exit)
@@ -78,13 +78,13 @@ func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	}
 	rig.Eventually(t, time.Minute, "the agent is stopping",
 		func() bool { ready, _ := r.Ready(); return !ready })
-	if code, body, err := r.GetSlow("/sleep/8s"); err != nil || code != 200 {
+	if code, body, err := r.GetSlowThroughEnvoy("/sleep/8s"); err != nil || code != 200 {
 		t.Errorf("a request that came in time: %d %q %v", code, body, err)
 	}
 	if took := time.Since(began); took < 8*time.Second {
 		t.Errorf("the request took %v", took)
 	}
-	if code, _, err := r.Get("/"); err == nil {
+	if code, _, err := r.GetThroughEnvoy("/"); err == nil {
 		t.Errorf("a request is still taken: %d", code)
 	}
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {

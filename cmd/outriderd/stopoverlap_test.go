@@ -175,7 +175,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 			r.SetTOML(with)
 			daemon := r.StartReady()
 			// This makes Envoy open a pooled connection to the backend.
-			if _, _, err := r.Get("/"); err != nil {
+			if _, _, err := r.GetThroughEnvoy("/"); err != nil {
 				t.Fatal(err)
 			}
 			outcome := make(chan error, 1)

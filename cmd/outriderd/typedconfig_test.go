@@ -35,7 +35,11 @@ spec:
 `
 	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"limit.yaml": limit}})
 	r.StartReady()
-	limited := func() bool { code, _, err := r.Get("/"); return err == nil && code == 503 }
+	limited := func() bool {
+		code, _, err := r.GetThroughEnvoy("/")
+		return err == nil &&
+			code == 503
+	}
 	rig.Eventually(t, time.Minute, "requests are limited", limited)
 	if told := r.Outrider("mesh", "check"); told.ExitCode != 0 || told.Err != "" {
 		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)

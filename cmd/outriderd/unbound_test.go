@@ -70,7 +70,7 @@ func TestGateway_PortTaken(t *testing.T) {
 	answers := func(host string, port int) {
 		t.Helper()
 		rig.Eventually(t, time.Minute, host+" answers", func() bool {
-			code, _, err := r.GetHost(host+".test", port, "/")
+			code, _, err := r.GetHostThroughEnvoy(host+".test", port, "/")
 			return err == nil && code == 204
 		})
 	}

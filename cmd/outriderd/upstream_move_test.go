@@ -17,7 +17,7 @@ import (
 func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
-	r.WriteFile("istio.d/web.yaml", r.WebYAML(r.Ports.Backend))
+	r.WriteFile("istio.d/web.yaml", r.WebServiceYAML(r.Ports.Backend))
 	servers := map[string]*parts.Process{}
 	var addresses []string
 	for range 2 {

@@ -35,7 +35,7 @@ func newUpstreamed(t *testing.T) *upstreamed {
 		u.ports[i] = parts.FreePort(t)
 	}
 	u.address = fmt.Sprintf("127.0.0.1:%d", u.ports[0])
-	u.WriteFile("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.WriteFile("istio.d/web.yaml", u.WebServiceYAML(u.Ports.Backend))
 	// invalid, but ignored while [discovery] address is set
 	u.WriteFile("mesh.d/web.yaml", "not: [valid")
 	u.mesh, u.env = "enableAutoMtls: false\n", nil
@@ -64,7 +64,7 @@ func (u *upstreamed) awaitState(wanted ...string) api.Discovery {
 func (u *upstreamed) serves() {
 	u.t.Helper()
 	rig.Eventually(u.t, time.Minute, "the service answers", func() bool {
-		status, _, err := u.GetHost("web.test", u.Ports.HTTP, "/")
+		status, _, err := u.GetHostThroughEnvoy("web.test", u.Ports.HTTP, "/")
 		return err == nil && status == 200
 	})
 }
@@ -144,7 +144,7 @@ func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address)
-	u.WriteFile("mesh.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.WriteFile("mesh.d/web.yaml", u.WebServiceYAML(u.Ports.Backend))
 	u.SetTOML("")
 	u.StartReady()
 	u.serves()
@@ -168,7 +168,7 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\nproxy = false\n", u.address))
 	u.StartReady()
 	u.serves()
-	_, metrics, err := u.GetHost("localhost", u.Ports.Status, "/stats/prometheus")
+	_, metrics, err := u.GetHostThroughEnvoy("localhost", u.Ports.Status, "/stats/prometheus")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	u.mesh += "caCertificates:\n- pem: |\n    " + strings.ReplaceAll(strings.TrimSpace(string(
 		pkitest.PEM(other.Certificate))), "\n", "\n    ") + "\n"
 	u.startIstiod()
-	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	u.WriteFile("cert.pem", string(chain))
 	u.WriteFile("key.pem", string(key))
 	u.WriteFile("root.pem", string(pkitest.PEM(root.Certificate)))

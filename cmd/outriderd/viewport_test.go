@@ -77,7 +77,8 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 			when+": Envoy's own admin answers, and the condition stands", func() bool {
 				return admin() == "Envoy 200" && yields()
 			})
-		if code, body, err := r.Get("/"); code != 200 || !strings.HasPrefix(body, "custom") {
+		if code, body, err := r.GetThroughEnvoy("/"); code != 200 || !strings.HasPrefix(body,
+			"custom") {
 			t.Errorf("%s: %d %s %v", when, code, body, err)
 		}
 		if clusters := r.Outrider("proxy", "status"); clusters.ExitCode != 0 {

@@ -45,7 +45,7 @@ func TestXDSSocket_RefusesInventedNodes(t *testing.T) {
 	if err := invented(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("an invented node: %v", err)
 	}
-	if told := r.Outrider("status"); !strings.Contains(told.Out, xds.ConditionClient) &&
+	if told := r.Outrider("status"); !strings.Contains(told.Out, xds.ConditionClientRefused) &&
 		!strings.Contains(told.Out, "clients of the xDS socket were refused") {
 		t.Errorf("status: %s", told.Out)
 	}

@@ -237,7 +237,7 @@ func (e *edge) writeModule() {
 	if err != nil || encoded.Path != file+".base64" {
 		e.t.Fatalf("%s: %v", encoded.Path, err)
 	}
-	if want := wasmtest.HeaderModule(wasmtest.ResponseHeaders, "x-wasm",
+	if want := wasmtest.HeaderModule(wasmtest.ResponseHeaderMap, "x-wasm",
 		"hello"); !bytes.Equal(module, want) {
 		e.t.Errorf("%s is not what wasmtest.Tagger returns: %x", encoded.Path, want)
 	}

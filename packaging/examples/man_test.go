@@ -72,7 +72,7 @@ var addedHeaders = []struct{ name, text string }{
 // TestManPage compares outrider-mesh(5) with the page that meshPage generates from the texts in
 // this package and the examples.
 func TestManPage(t *testing.T) {
-	file := filepath.Join(parts.Root(), "packaging", "man", "outrider-mesh.5")
+	file := filepath.Join(parts.RepositoryRoot(), "packaging", "man", "outrider-mesh.5")
 	want := meshPage()
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
@@ -90,7 +90,8 @@ func TestManPage(t *testing.T) {
 
 // TestManPage_HasEveryKind compares the page's kinds with those of the discovery server.
 func TestManPage_HasEveryKind(t *testing.T) {
-	source, err := os.ReadFile(filepath.Join(parts.Root(), "agent/discovery/object/kinds.go"))
+	source, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(),
+		"agent/discovery/object/kinds.go"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func newSandbox(t *testing.T, name string) *sandbox {
 		t.Fatal(err)
 	}
 	s.enterNetwork()
-	stub, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "outrider.toml"))
+	stub, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "packaging", "outrider.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func (s *sandbox) start() {
 	inEtc := []string{"--mount", "sh", "-ec", etcScript, "sh", s.etc, s.logs}
 	command := exec.Command("unshare", append(inEtc, programs.Path("outriderd"))...)
 	command.Env = []string{
-		"PATH=" + filepath.Dir(parts.Envoy(s.t)) + ":" + os.Getenv("PATH"),
+		"PATH=" + filepath.Dir(parts.EnvoyPath(s.t)) + ":" + os.Getenv("PATH"),
 		"RUNTIME_DIRECTORY=" + filepath.Join(s.dir, "run"),
 		"STATE_DIRECTORY=" + filepath.Join(s.dir, "state"),
 	}

@@ -53,7 +53,7 @@ func newFleet(t *testing.T) *fleet {
 	write("root.pem", pkitest.PEM(authority.Certificate))
 	write("root.key", pkitest.KeyPEM(t, authority.Key))
 	for _, name := range []string{"server", "proxy"} {
-		template := pkitest.Leaf(name, time.Hour)
+		template := pkitest.LeafTemplate(name, time.Hour)
 		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 		chain, key := authority.Issue(t, template)
 		write(name+".pem", chain)

@@ -92,7 +92,7 @@ stats_regexps = ['cluster\..*;\.bind_errors']
 `})
 	r.StartReady()
 	s := &scene{Rig: r}
-	if _, _, err := s.Get("/"); err != nil {
+	if _, _, err := s.GetThroughEnvoy("/"); err != nil {
 		t.Fatal(err)
 	}
 	text := s.scrape(t, r.Ports.Status)

@@ -56,7 +56,7 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	root := pkitest.NewAuthority(t, "root", nil)
-	leaf := pkitest.Leaf("workload", 24*time.Hour)
+	leaf := pkitest.LeafTemplate("workload", 24*time.Hour)
 	leaf.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/default/sa/default"}}
 	chain, key := root.Issue(t, leaf)
 	// irate() compares the last two scrapes, so Envoy must flush its histograms between them. Its
@@ -81,7 +81,7 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 		r.Ports.Echo, ports[2], ports[3], ports[4], ports[5]))
 	r.StartReady()
 	rig.Eventually(t, time.Minute, "the service answers", func() bool {
-		status, _, err := r.GetHost("pay.test", ports[2], "/")
+		status, _, err := r.GetHostThroughEnvoy("pay.test", ports[2], "/")
 		return err == nil && status == 200
 	})
 	p := ofAgent.prometheus(t, "outrider", 15020, r.Ports.Status)
@@ -99,7 +99,7 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 			http, tcp int
 		}{{"pay.test", ports[2], ports[3]}, {"plain.test", ports[4], ports[5]}} {
 			for _, path := range []string{"/", "/status/404", "/status/500"} {
-				if _, _, err := r.GetHost(at.host, at.http, path); err != nil {
+				if _, _, err := r.GetHostThroughEnvoy(at.host, at.http, path); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -116,7 +116,7 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 func istio(t *testing.T) string {
 	t.Helper()
 	command := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio")
-	command.Dir = filepath.Join(parts.Root(), "scripts", "parts", "istiod")
+	command.Dir = filepath.Join(parts.RepositoryRoot(), "scripts", "parts", "istiod")
 	command.Env = append(os.Environ(), "GOFLAGS=")
 	out, err := command.Output()
 	if err != nil {

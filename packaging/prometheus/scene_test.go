@@ -149,12 +149,12 @@ func (s *scene) writeCertificates(t *testing.T) {
 func (s *scene) exercise(t *testing.T) {
 	t.Helper()
 	for i := range hosts {
-		if _, _, err := s.GetHost(host(i), s.Ports.HTTP, "/"); err != nil {
+		if _, _, err := s.GetHostThroughEnvoy(host(i), s.Ports.HTTP, "/"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, status := range []int{301, 404, 500} {
-		_, _, err := s.GetHost(host(0), s.Ports.HTTP, fmt.Sprintf("/status/%d", status))
+		_, _, err := s.GetHostThroughEnvoy(host(0), s.Ports.HTTP, fmt.Sprintf("/status/%d", status))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func talk(t *testing.T, connection net.Conn, text string) {
 // scrape returns the metrics that Outrider serves on a port.
 func (s *scene) scrape(t *testing.T, port int) string {
 	t.Helper()
-	status, text, err := s.GetHost("localhost", port, "/stats/prometheus")
+	status, text, err := s.GetHostThroughEnvoy("localhost", port, "/stats/prometheus")
 	if err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v", status, err)
 	}

@@ -30,7 +30,7 @@ var (
 // script runs a script in scripts/ and returns the words of its output.
 func script(t *testing.T, arguments ...string) []string {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", arguments[0]),
+	out, err := exec.Command(filepath.Join(parts.RepositoryRoot(), "scripts", arguments[0]),
 		arguments[1:]...).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		t.Fatalf("%s: %v: %s", arguments, err, exit.Stderr)

@@ -26,7 +26,7 @@ func TestLoad_MovesWithVersions(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	roots := x509.NewCertPool()
 	roots.AddCert(root.Certificate)
-	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		t.Fatal(err)

@@ -45,12 +45,12 @@ key_file = %q
 root_ca_file = %[4]q
 `, name, servers[0].address, servers[1].address, a.roots, a.chain, a.key)})}
 	services := strings.NewReplacer("name: web\n", "name: "+name+"\n", "namespace: default",
-		"namespace: ns", "web.test", name+".test").Replace(r.WebYAML(r.Ports.Backend))
+		"namespace: ns", "web.test", name+".test").Replace(r.WebServiceYAML(r.Ports.Backend))
 	replaceFile(t, folder, name+".yaml", services+fmt.Sprintf(realAgentMesh, name))
 	r.StartReady()
 	r.connected(t)
 	rig.Eventually(t, time.Minute, "its service answers", func() bool {
-		status, _, err := r.GetHost(name+".test", r.Ports.HTTP, "/")
+		status, _, err := r.GetHostThroughEnvoy(name+".test", r.Ports.HTTP, "/")
 		return err == nil && status == 200
 	})
 	return r

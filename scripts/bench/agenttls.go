@@ -21,7 +21,7 @@ type agentTLS struct {
 
 func newAgentTLS(t *stage) *agentTLS {
 	root, folder := pkitest.NewAuthority(t, "root", nil), parts.ShortDir(t)
-	leaf := pkitest.Leaf("web", 24*time.Hour)
+	leaf := pkitest.LeafTemplate("web", 24*time.Hour)
 	leaf.URIs[0].Path = "/ns/ns/sa/web"
 	chain, key := root.Issue(t, leaf)
 	a := &agentTLS{pool: x509.NewCertPool(), chain: filepath.Join(folder, "cert.pem"),

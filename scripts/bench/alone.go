@@ -177,7 +177,7 @@ func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	command := exec.Command(parts.Envoy(t), "-c", file, "--concurrency", "2", "--log-level",
+	command := exec.Command(parts.EnvoyPath(t), "-c", file, "--concurrency", "2", "--log-level",
 		"warning", "--base-id", strconv.Itoa(baseID),
 		"--restart-epoch", strconv.Itoa(epoch), "--skip-hot-restart-parent-stats",
 		"--drain-time-s", strconv.Itoa(int(drain/time.Second)), "--parent-shutdown-time-s",

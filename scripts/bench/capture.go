@@ -95,7 +95,7 @@ func percent(from, to time.Duration) float64 { return 100 * (float64(to)/float64
 func startCapture(t *stage) *capture.Client {
 	t.Helper()
 	folder := parts.ShortDir(t)
-	program, err := os.Open(parts.Envoy(t)) // opened here: Envoy's user cannot enter the folder
+	program, err := os.Open(parts.EnvoyPath(t)) // opened here: Envoy's user cannot enter the folder
 	if err != nil {
 		t.Fatal(err)
 	}

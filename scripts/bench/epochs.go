@@ -84,7 +84,7 @@ func epochs(t *stage, s settings) any {
 		median(result.Alone), median(reloads)
 	result.Ratio = float64(result.LiveMedian) / float64(max(1, result.AloneMedian))
 	fmt.Printf("requests %d, lost %d, to be tried again %d; generator late by %v at most\n",
-		result.Load.Total, result.Load.Lost, result.Load.ReuseEOFs, result.Load.Stall)
+		result.Load.Total, result.Load.Lost, result.Load.Retriable, result.Load.Stall)
 	fmt.Printf("blip %s, quiet maximum %s\n", millis(result.Blip), millis(result.Quiet))
 	fmt.Printf("spawn to LIVE: median %s, Envoy alone %s: ratio %.2f; reload command %s\n",
 		millis(result.LiveMedian), millis(result.AloneMedian),

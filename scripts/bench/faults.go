@@ -23,7 +23,7 @@ type faultResult struct {
 
 func (s settings) faultOptions() fault.Options {
 	return fault.Options{Rate: s.rate, Drain: s.faultDrain, ParentShutdown: s.faultShutdown,
-		Reloads: s.reloads, Kills: s.kills, Flood: s.flood, Strict: true}
+		ReloadSeconds: s.reloads, Kills: s.kills, Flood: s.flood, Strict: true}
 }
 
 // flood runs the fault "flood" for a longer time.
@@ -57,16 +57,17 @@ func faults(t *stage, s settings) any {
 }
 
 func inject(t *stage, one fault.Fault, options fault.Options, rounds int) *faultResult {
-	result := &faultResult{Name: one.Name, What: one.What, Harm: one.Harm.String(), Runs: rounds}
+	result := &faultResult{Name: one.Name, What: one.Description, Harm: one.Harm.String(),
+		Runs: rounds}
 	var figures []string
 	for round := range rounds {
 		var outcome fault.Outcome
 		ok := perform(one.Name, func(inner *stage) { outcome = fault.Run(inner, one, options) })
 		result.Outcomes = append(result.Outcomes, outcome)
 		result.Requests += outcome.Requests
-		result.Lost += outcome.AllLost()
+		result.Lost += outcome.LostCount()
 		result.Pardoned += outcome.AllowedLosses
-		result.Recovered = max(result.Recovered, outcome.Recovered)
+		result.Recovered = max(result.Recovered, outcome.RecoveryTime)
 		if outcome.MeasuredFigure != "" {
 			figures = append(figures, outcome.MeasuredFigure)
 		}

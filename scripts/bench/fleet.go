@@ -65,7 +65,7 @@ func newUpstreamRig(t *stage, services int) *upstreamRig {
 	}
 	u.WriteFile("istio.d/services.yaml", mesh(services, u.Ports.HTTP, u.Ports.Backend))
 	// the host to which the load sends requests
-	u.WriteFile("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.WriteFile("istio.d/web.yaml", u.WebServiceYAML(u.Ports.Backend))
 	u.startIstiod()
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n"+
 		"[envoy]\ntermination_drain_duration = \"0s\"\n", u.address()))
@@ -184,7 +184,7 @@ func (u *upstreamRig) awayUnderLoad(s settings, result *fleetResult) {
 	listens := time.Now()
 	last := fmt.Sprintf("service-%d.test", s.services)
 	rig.Eventually(u.t, time.Minute, "the new service answers", func() bool {
-		status, _, err := u.GetHost(last, u.Ports.HTTP, "/")
+		status, _, err := u.GetHostThroughEnvoy(last, u.Ports.HTTP, "/")
 		return err == nil && status == 200
 	})
 	result.CaughtUp = time.Since(listens)

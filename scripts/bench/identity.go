@@ -117,7 +117,7 @@ func istioAgent(t *stage, discovery string) *sdsAgent {
 	}
 	config, err := json.Marshal(map[string]any{
 		"discoveryAddress": discovery, "concurrency": 2,
-		"controlPlaneAuthPolicy": "NONE", "statusPort": a.status, "binaryPath": parts.Envoy(t),
+		"controlPlaneAuthPolicy": "NONE", "statusPort": a.status, "binaryPath": parts.EnvoyPath(t),
 		"proxyAdminPort": parts.FreePort(t), "configPath": "./proxy", "terminationDrainDuration": "1s",
 		"proxyBootstrapTemplatePath": filepath.Join(source,
 			"tools/packaging/common/envoy_bootstrap.json"),
@@ -157,7 +157,7 @@ func (a *sdsAgent) path(name string) string { return filepath.Join(a.folder, "et
 // began.
 func (a *sdsAgent) issue(t *stage, root *pkitest.Authority) (chain []byte, renamed time.Time) {
 	t.Helper()
-	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)

@@ -82,7 +82,7 @@ func main() {
 	var s settings
 	only := flag.String("only", "", "run these `benches` alone: "+strings.Join(names(), ","))
 	quick := flag.Bool("quick", false, "few and short runs, to see that everything works")
-	flag.StringVar(&s.out, "out", filepath.Join(parts.Root(), "docs", "bench"),
+	flag.StringVar(&s.out, "out", filepath.Join(parts.RepositoryRoot(), "docs", "bench"),
 		"`folder` of what is written")
 	flag.Float64Var(&s.rate, "rate", 1, "`factor` on the standard load of 1800 requests/s")
 	flag.IntVar(&s.epochs, "epochs", 20, "epochs in a row")

@@ -12,7 +12,7 @@ import (
 )
 
 func TestPlots_AreDrawnFromTheirJSONOnAGround(t *testing.T) {
-	docs, drawn := filepath.Join(parts.Root(), "docs", "bench"), t.TempDir()
+	docs, drawn := filepath.Join(parts.RepositoryRoot(), "docs", "bench"), t.TempDir()
 	for _, name := range []string{"epochs.json", "restart.json"} {
 		text, err := os.ReadFile(filepath.Join(docs, name))
 		if err != nil {

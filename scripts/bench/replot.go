@@ -27,7 +27,7 @@ func (r *restartResult) plots() plots {
 			report: own,
 		}, {
 			title: fmt.Sprintf("stop and start of a plain Envoy: %d of %d lost, "+
-				"%d more cut off and to be tried again", plain.Lost, plain.Total, plain.ReuseEOFs),
+				"%d more cut off and to be tried again", plain.Lost, plain.Total, plain.Retriable),
 			report: plain,
 		}})}
 }

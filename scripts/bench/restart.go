@@ -53,7 +53,7 @@ func restart(t *stage, s settings) any {
 		blip, quiet := one.report.CompareMarkLatency(markSwitch)
 		fmt.Printf("%-32s %d requests, lost %d, to be tried again %d; blip %s, quiet maximum %s\n",
 			one.name, one.report.Total, one.report.Lost,
-			one.report.ReuseEOFs, millis(blip), millis(quiet))
+			one.report.Retriable, millis(blip), millis(quiet))
 	}
 	if result.Outrider.Lost > 0 {
 		t.Errorf("lost %d requests\n%v", result.Outrider.Lost, result.Outrider)

@@ -62,7 +62,8 @@ const startCost = 40 * time.Millisecond
 func start(t *stage, s settings) any {
 	r := withServices(t, s.services)
 	result := &startResult{Services: s.services, MustBeAtMost: startCost, First: startOnce(t, r)}
-	code, _, err := r.GetHost(fmt.Sprintf("service-%d.test", s.services-1), r.Ports.HTTP, "/")
+	code, _, err := r.GetHostThroughEnvoy(fmt.Sprintf("service-%d.test", s.services-1),
+		r.Ports.HTTP, "/")
 	if result.ServesLastOne = err == nil && code == 200; !result.ServesLastOne {
 		t.Errorf("the last service: status %d, %v", code, err)
 	}

@@ -146,12 +146,12 @@ func buildPrograms() error {
 	for i, source := range sources {
 		packages[i] = "./" + filepath.Dir(source)
 	}
-	folder, err := parts.Build(nil, "programs", packages...)
+	folder, err := parts.RunBuildScript(nil, "programs", packages...)
 	if err != nil {
 		return fmt.Errorf("build programs for tests: %w", err)
 	}
 	for _, name := range packages {
-		if err := parts.SetProgram(filepath.Join(folder, filepath.Base(name))); err != nil {
+		if err := parts.SetProgramPath(filepath.Join(folder, filepath.Base(name))); err != nil {
 			return err //nolint:wrapcheck // setenv
 		}
 	}

@@ -111,7 +111,7 @@ func TestGoTest_UsesTagsOfPrograms(t *testing.T) {
 		}
 	}
 	t.Setenv("GOFLAGS", "-tags=another")
-	t.Chdir(parts.Root())
+	t.Chdir(parts.RepositoryRoot())
 	if err := setTags(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func documents(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, pattern := range []string{"CONTRIBUTING.md", "README.md", "docs/*.md", "docs/*/*.md"} {
-		paths, err := filepath.Glob(filepath.Join(parts.Root(), pattern))
+		paths, err := filepath.Glob(filepath.Join(parts.RepositoryRoot(), pattern))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("no document matches %s (%v)", pattern, err)
 		}
@@ -34,7 +34,7 @@ func documents(t *testing.T) map[string]string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			name, err := filepath.Rel(parts.Root(), path)
+			name, err := filepath.Rel(parts.RepositoryRoot(), path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +59,7 @@ func TestDocuments_LinksLeadToFiles(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	for name, text := range documents(t) {
 		for _, found := range link.FindAllStringSubmatch(text, -1) {
-			target := filepath.Join(parts.Root(), filepath.Dir(name), found[1])
+			target := filepath.Join(parts.RepositoryRoot(), filepath.Dir(name), found[1])
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s: %v", name, found[1], err)
 			}
@@ -132,7 +132,8 @@ func TestDocuments_PathsExist(t *testing.T) {
 	for _, name := range []string{"docs/architecture.md", "CONTRIBUTING.md"} {
 		for _, found := range quoted.FindAllStringSubmatch(documents(t)[name], -1) {
 			pattern := regexp.MustCompile(`\{.*\}`).ReplaceAllString(found[1], "*")
-			if files, err := filepath.Glob(filepath.Join(parts.Root(), pattern)); err != nil || files == nil {
+			if files, err := filepath.Glob(filepath.Join(parts.RepositoryRoot(),
+				pattern)); err != nil || files == nil {
 				t.Errorf("%s names %s, which does not exist (%v)", name, found[1], err)
 			}
 		}
@@ -183,7 +184,7 @@ func TestWhereToLook_NamesExist(t *testing.T) {
 // directory.
 func read(t *testing.T, pattern string) string {
 	t.Helper()
-	path := filepath.Join(parts.Root(), pattern)
+	path := filepath.Join(parts.RepositoryRoot(), pattern)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "*.go")
 	}

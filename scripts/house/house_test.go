@@ -43,7 +43,7 @@ func list(t *testing.T, arguments ...string) []goPackage {
 	command := exec.Command("go",
 		append([]string{"list", "-json=Dir,ImportPath,Imports,Deps,GoFiles,TestGoFiles,XTestGoFiles"},
 			arguments...)...)
-	command.Dir = parts.Root()
+	command.Dir = parts.RepositoryRoot()
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	out, err := command.Output()
@@ -108,7 +108,7 @@ func TestFilesAreShort(t *testing.T) {
 // every method of every type.
 func TestDependencies_OutriderdIsSmall(t *testing.T) {
 	folder := t.TempDir()
-	command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder,
+	command := exec.Command(filepath.Join(parts.RepositoryRoot(), "scripts", "build"), folder,
 		"-ldflags=-s -w -dumpdep", "./cmd/outriderd")
 	out, err := command.CombinedOutput()
 	if err != nil {
@@ -130,7 +130,7 @@ func TestDependencies_OutriderdIsSmall(t *testing.T) {
 			t.Errorf("outriderd links %s, which calls methods by name", caller)
 		}
 	}
-	tags, err := os.ReadFile(filepath.Join(parts.Root(), "scripts", "tags"))
+	tags, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "scripts", "tags"))
 	if err != nil {
 		t.Fatal(err)
 	}

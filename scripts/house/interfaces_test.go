@@ -91,7 +91,7 @@ func TestInterfaces_HaveTwoImplementations(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_FULL") == "" {
 		return
 	}
-	loaded, err := packages.Load(&packages.Config{Dir: parts.Root(), Tests: true,
+	loaded, err := packages.Load(&packages.Config{Dir: parts.RepositoryRoot(), Tests: true,
 		Mode: packages.LoadSyntax}, "./...")
 	if err != nil {
 		t.Fatal(err)

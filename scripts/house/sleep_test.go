@@ -71,7 +71,8 @@ type testFiles struct {
 func parseTests(t *testing.T) map[string]*testFiles {
 	t.Helper()
 	all := map[string]*testFiles{}
-	err := filepath.WalkDir(parts.Root(), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(parts.RepositoryRoot(), func(path string, d fs.DirEntry,
+		err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -80,7 +81,7 @@ func parseTests(t *testing.T) map[string]*testFiles {
 		case !strings.HasSuffix(path, "_test.go"):
 			return nil
 		}
-		folder, err := filepath.Rel(parts.Root(), filepath.Dir(path))
+		folder, err := filepath.Rel(parts.RepositoryRoot(), filepath.Dir(path))
 		if err != nil {
 			return err
 		}

@@ -23,13 +23,14 @@ type source struct {
 func parseSource(t *testing.T) source {
 	t.Helper()
 	s := source{token.NewFileSet(), map[string][]*ast.File{}}
-	err := filepath.WalkDir(parts.Root(), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(parts.RepositoryRoot(), func(path string, d fs.DirEntry,
+		err error) error {
 		switch {
 		case err != nil:
 			return err
 		case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
 			return fs.SkipDir
-		case d.IsDir() && path != parts.Root():
+		case d.IsDir() && path != parts.RepositoryRoot():
 			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
 				return fs.SkipDir // the directory belongs to another module
 			}
@@ -41,7 +42,7 @@ func parseSource(t *testing.T) source {
 		if err != nil {
 			return err
 		}
-		folder, err := filepath.Rel(parts.Root(), filepath.Dir(path))
+		folder, err := filepath.Rel(parts.RepositoryRoot(), filepath.Dir(path))
 		s.packages[folder] = append(s.packages[folder], file)
 		return err
 	})
@@ -55,7 +56,7 @@ func parseSource(t *testing.T) source {
 func (s source) position(n ast.Node) string {
 	at := s.files.Position(n.Pos())
 	at.Column = 0
-	if name, err := filepath.Rel(parts.Root(), at.Filename); err == nil {
+	if name, err := filepath.Rel(parts.RepositoryRoot(), at.Filename); err == nil {
 		at.Filename = name
 	}
 	return at.String()

@@ -95,7 +95,7 @@ func serveHTTP1(f *faulty, conn net.Conn) {
 			}
 			continue
 		}
-		early := OutcomeReuseEOF
+		early := OutcomeRetriable
 		if first {
 			early = OutcomeHardReset
 		}
@@ -196,7 +196,7 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 	lost, total := 0, 0
 	for outcome, n := range got {
 		total += n
-		if outcome != OutcomeOK && outcome != OutcomeReuseEOF {
+		if outcome != OutcomeOK && outcome != OutcomeRetriable {
 			lost += n
 		}
 	}
@@ -204,10 +204,10 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 		t.Errorf("the fault did not strike: %v", got)
 	}
 	if report.Classes[ClassTCP].Requests == 0 && (report.Lost != lost || report.Total != total ||
-		report.ReuseEOFs != got[OutcomeReuseEOF]) {
+		report.Retriable != got[OutcomeRetriable]) {
 		t.Errorf("report: %d lost, %d reuse, %d in all; not %d, %d, %d", report.Lost,
-			report.ReuseEOFs,
-			report.Total, lost, got[OutcomeReuseEOF], total)
+			report.Retriable,
+			report.Total, lost, got[OutcomeRetriable], total)
 	}
 }
 
@@ -250,12 +250,12 @@ func serveHTTP2(f *faulty, conn net.Conn) {
 		strikes := f.next()
 		switch {
 		case away:
-			f.expect(OutcomeReuseEOF) // the client sent the request before it read the GOAWAY
+			f.expect(OutcomeRetriable) // the client sent the request before it read the GOAWAY
 		case !strikes:
 			f.expect(OutcomeOK)
 			answerHTTP2(framer, id, 200)
 		case f.fault == "GOAWAY":
-			f.expect(OutcomeReuseEOF)
+			f.expect(OutcomeRetriable)
 			away = true
 			_ = framer.WriteGoAway(id-2, http2.ErrCodeNo, nil)
 		case f.fault == "graceful GOAWAY":
@@ -263,7 +263,7 @@ func serveHTTP2(f *faulty, conn net.Conn) {
 			_ = framer.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
 			answerHTTP2(framer, id, 200)
 		case f.fault == "REFUSED_STREAM":
-			f.expect(OutcomeReuseEOF)
+			f.expect(OutcomeRetriable)
 			_ = framer.WriteRSTStream(id, http2.ErrCodeRefusedStream)
 		case f.fault == "RST_STREAM":
 			f.expect(OutcomeHardReset)

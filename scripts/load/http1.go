@@ -54,11 +54,11 @@ func (h *http1) exchange(deadline time.Time) Outcome {
 // roundTrip sends the request and reads the answer. It also reports whether the connection can be
 // used again.
 func (h *http1) roundTrip() (outcome Outcome, again bool) {
-	// A failure before the first byte of an answer is OutcomeReuseEOF on a reused connection, and
+	// A failure before the first byte of an answer is OutcomeRetriable on a reused connection, and
 	// OutcomeHardReset on a new one.
 	early := OutcomeHardReset
 	if h.used {
-		early = OutcomeReuseEOF
+		early = OutcomeRetriable
 	}
 	_, writeErr := h.conn.Write(h.request)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) &&

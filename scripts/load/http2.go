@@ -52,7 +52,7 @@ func (s *http2Slot) exchange(deadline time.Time) Outcome {
 			return outcome
 		}
 	}
-	return OutcomeReuseEOF
+	return OutcomeRetriable
 }
 
 // get returns a connection that accepts requests.
@@ -135,7 +135,7 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 	if c.leaving {
 		c.mu.Unlock()
 		c.writing.Unlock()
-		return OutcomeReuseEOF, false
+		return OutcomeRetriable, false
 	}
 	id := c.next
 	c.next += 2

@@ -67,7 +67,7 @@ func (c *http2Conn) handle(frame http2.Frame) error {
 		}
 	case *http2.RSTStreamFrame:
 		if frame.ErrCode == http2.ErrCodeRefusedStream {
-			c.finish(id, OutcomeReuseEOF)
+			c.finish(id, OutcomeRetriable)
 		} else {
 			c.finish(id, OutcomeHardReset)
 		}
@@ -143,7 +143,7 @@ func (c *http2Conn) goAway(last uint32) {
 	}
 	c.mu.Unlock()
 	for _, id := range untouched {
-		c.finish(id, OutcomeReuseEOF)
+		c.finish(id, OutcomeRetriable)
 	}
 	c.finish(0, OutcomeOK)
 }

@@ -45,9 +45,9 @@ func TestStandardLoad(t *testing.T) {
 	run.Mark("end")
 	report := run.Stop()
 	t.Logf("\n%s", report)
-	if report.Lost != 0 || report.ReuseEOFs != 0 {
+	if report.Lost != 0 || report.Retriable != 0 {
 		t.Errorf("%d lost, %d cut before an answer, by a server that answers all", report.Lost,
-			report.ReuseEOFs)
+			report.Retriable)
 	}
 	for class, perSecond := range map[string]float64{ClassKeepAlive: 800, ClassNewConnections: 200,
 		ClassHTTP2: 800,

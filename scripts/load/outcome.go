@@ -13,13 +13,13 @@ import (
 // Outcome is the result of a request.
 type Outcome string
 
-// All outcomes except OutcomeOK and OutcomeReuseEOF are lost requests.
+// All outcomes except OutcomeOK and OutcomeRetriable are lost requests.
 const (
 	OutcomeOK Outcome = "ok"
-	// OutcomeReuseEOF means that a keep-alive connection was closed before the first byte of an
+	// OutcomeRetriable means that a keep-alive connection was closed before the first byte of an
 	// answer, or that an HTTP/2 server reported that it did not process the request (GOAWAY,
 	// REFUSED_STREAM). Ordinary clients retry.
-	OutcomeReuseEOF    Outcome = "reuse-eof"
+	OutcomeRetriable   Outcome = "reuse-eof"
 	OutcomeHardReset   Outcome = "hard-reset"   // the connection or stream ended during an exchange
 	OutcomeTimeout     Outcome = "timeout"      // no complete answer in time
 	OutcomeDialRefused Outcome = "dial-refused" // nothing listens

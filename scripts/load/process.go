@@ -25,7 +25,7 @@ type Process struct {
 
 // build builds the program, once per process.
 var build = sync.OnceValues(func() (string, error) {
-	folder, err := parts.Build(nil, "programs", "./scripts/load/cmd/load")
+	folder, err := parts.RunBuildScript(nil, "programs", "./scripts/load/cmd/load")
 	return filepath.Join(folder, "load"), err
 })
 

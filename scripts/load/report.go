@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// Report is the result of a run. Total, Lost, ReuseEOFs and Seconds are about HTTP; tcp appears in
+// Report is the result of a run. Total, Lost, Retriable and Seconds are about HTTP; tcp appears in
 // Classes only. Times are nanoseconds in JSON.
 type Report struct {
 	Total     int           `json:"total"`
-	Lost      int           `json:"lost"`  // not answered correctly, without ReuseEOFs
-	ReuseEOFs int           `json:"reuse"` // see OutcomeReuseEOF
+	Lost      int           `json:"lost"`  // not answered correctly, without Retriable
+	Retriable int           `json:"reuse"` // see OutcomeRetriable
 	Duration  time.Duration `json:"duration"`
 	// Stall is the maximum delay with which the generator itself sent a request. The latencies
 	// include such delays.
@@ -80,8 +80,8 @@ func (r *recorder) report(now time.Time) Report {
 			continue
 		}
 		report.Total += class.total()
-		report.ReuseEOFs += class.outcomes[OutcomeReuseEOF]
-		report.Lost += class.total() - class.outcomes[OutcomeOK] - class.outcomes[OutcomeReuseEOF]
+		report.Retriable += class.outcomes[OutcomeRetriable]
+		report.Lost += class.total() - class.outcomes[OutcomeOK] - class.outcomes[OutcomeRetriable]
 	}
 	for i := range r.seconds {
 		report.Seconds = append(report.Seconds, r.describe(i))
@@ -172,7 +172,7 @@ func (r Report) String() string {
 	fmt.Fprintf(&text,
 		"%d requests in %v: %d lost, %d to be tried again (reuse-eof); generator late by %v at "+
 			"most\n",
-		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.ReuseEOFs,
+		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.Retriable,
 		r.Stall.Round(10*time.Microsecond))
 	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
 		class := r.Classes[name]

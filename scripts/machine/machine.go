@@ -58,9 +58,9 @@ type Options struct {
 	// Network is the file of the network namespace to use, which must exist until Close; "": a new
 	// one with loopback only.
 	Network string
-	// SystemCalls lists system calls that are allowed in addition to systemd-nspawn's default:
+	// AllowedSystemCalls lists system calls that are allowed in addition to systemd-nspawn's default:
 	// names, or groups (systemd.exec(5)).
-	SystemCalls []string
+	AllowedSystemCalls []string
 }
 
 // Machine is a running machine.
@@ -108,7 +108,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	for _, folder := range options.WritableBindMounts {
 		arguments = append(arguments, "--bind="+folder)
 	}
-	for _, call := range options.SystemCalls {
+	for _, call := range options.AllowedSystemCalls {
 		arguments = append(arguments, "--system-call-filter="+call)
 	}
 	m.process = exec.Command("/bin/sh", arguments...)

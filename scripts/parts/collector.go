@@ -36,7 +36,7 @@ service:
 // call builds it, which takes minutes.
 func StartCollector(t testing.TB) *Collector {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-collector")).Output()
+	out, err := exec.Command(filepath.Join(RepositoryRoot(), "scripts", "get-collector")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		t.Fatalf("get the OpenTelemetry Collector: %v: %s", err, exit.Stderr)
 	}

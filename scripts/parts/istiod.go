@@ -14,7 +14,7 @@ import (
 
 // IstiodPath returns the path of a real istiod. The first call builds it, which takes minutes.
 var IstiodPath = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-istiod")).Output()
+	out, err := exec.Command(filepath.Join(RepositoryRoot(), "scripts", "get-istiod")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("get istiod: %w: %s", err, exit.Stderr)
 	}
@@ -55,7 +55,7 @@ var istiodEnvironment = []string{"POD_NAMESPACE=istio-system", "POD_NAME=istiod-
 // IstioSource returns the directory of the module istio.io/istio from which istiod is built. It
 // contains test data as well.
 var IstioSource = sync.OnceValues(func() (string, error) {
-	folder := filepath.Join(Root(), "scripts", "parts", "istiod")
+	folder := filepath.Join(RepositoryRoot(), "scripts", "parts", "istiod")
 	for _, arguments := range [][]string{{"mod", "download", "istio.io/istio"},
 		{"list", "-m", "-f", "{{.Dir}}", "istio.io/istio"}} {
 		command := exec.Command("go", arguments...)
@@ -76,7 +76,7 @@ var IstioSource = sync.OnceValues(func() (string, error) {
 // path.
 func BuildIstio(t testing.TB, pkg string) string {
 	t.Helper()
-	folder, module := ShortDir(t), filepath.Join(Root(), "scripts", "parts", "istiod")
+	folder, module := ShortDir(t), filepath.Join(RepositoryRoot(), "scripts", "parts", "istiod")
 	// The build uses copies, because it adds dependencies that istiod does not need.
 	for _, name := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join(module, name))

@@ -61,7 +61,7 @@ func ValidateAsIstio(documents []string) ([]IstioResult, error) {
 }
 
 var istioValidator = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-judge")).Output()
+	out, err := exec.Command(filepath.Join(RepositoryRoot(), "scripts", "get-judge")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("get Istio's validation: %w: %s", err, exit.Stderr)
 	}

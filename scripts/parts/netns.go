@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv is an environment variable that is set in the process that InOwnNetwork starts.
+// insideEnv is an environment variable that is set in the process that RerunInOwnNetwork starts.
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
-// InOwnNetwork reports whether the test runs in its own network namespace, in which no other
+// RerunInOwnNetwork reports whether the test runs in its own network namespace, in which no other
 // process uses ports. If not, it runs the test in a new process and network namespace whose
 // loopback interface is up, and returns false: the caller must then return.
-func InOwnNetwork(t *testing.T) bool {
+func RerunInOwnNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) != "" {
 		if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {

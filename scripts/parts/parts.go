@@ -1,4 +1,4 @@
-// Package parts provides the real servers, such as Envoy and istiod, and the helpers that tests and
+// Package parts provides the real servers, such as EnvoyPath and istiod, and the helpers that tests and
 // benchmarks share.
 package parts
 
@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// Root returns the root directory of the source tree. In programs built with -trimpath, the working
+// RepositoryRoot returns the root directory of the source tree. In programs built with -trimpath, the working
 // directory must be inside the source tree, as it is in tests.
-func Root() string {
+func RepositoryRoot() string {
 	_, file, _, _ := runtime.Caller(0)
 	if filepath.IsAbs(file) {
 		return filepath.Dir(filepath.Dir(filepath.Dir(file)))
@@ -31,12 +31,12 @@ func Root() string {
 }
 
 var envoy = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-envoy")).Output()
+	out, err := exec.Command(filepath.Join(RepositoryRoot(), "scripts", "get-envoy")).Output()
 	return strings.TrimSpace(string(out)), err
 })
 
-// Envoy returns the path of a real Envoy. The first call downloads it.
-func Envoy(t testing.TB) string {
+// EnvoyPath returns the path of a real EnvoyPath. The first call downloads it.
+func EnvoyPath(t testing.TB) string {
 	t.Helper()
 	path, err := envoy()
 	if err != nil {

@@ -34,12 +34,12 @@ func BuildProgram(t testing.TB, name string) string {
 		if path := os.Getenv(variable(name)); path != "" {
 			return path, nil
 		}
-		folder, err := Build(nil, "programs", "./cmd/"+name)
+		folder, err := RunBuildScript(nil, "programs", "./cmd/"+name)
 		if err != nil {
 			return "", err
 		}
 		path := filepath.Join(folder, name)
-		return path, SetProgram(path)
+		return path, SetProgramPath(path)
 	}))
 	path, err := build.(func() (string, error))()
 	if err != nil {
@@ -48,9 +48,9 @@ func BuildProgram(t testing.TB, name string) string {
 	return path
 }
 
-// SetProgram makes BuildProgram return the path of a program that is already built, in this process
+// SetProgramPath makes BuildProgram return the path of a program that is already built, in this process
 // and in those that it starts.
-func SetProgram(path string) error {
+func SetProgramPath(path string) error {
 	return os.Setenv(variable(filepath.Base(path)), path)
 }
 
@@ -59,17 +59,17 @@ func variable(name string) string {
 	return "OUTRIDER_TEST_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// Build runs scripts/build with arguments (flags and packages) and additional environment
+// RunBuildScript runs scripts/build with arguments (flags and packages) and additional environment
 // variables. It returns the folder of the programs, build/NAME. A program that is up to date is not
 // linked again.
-func Build(environment []string, name string, arguments ...string) (string, error) {
-	folder := filepath.Join(Root(), "build", name)
+func RunBuildScript(environment []string, name string, arguments ...string) (string, error) {
+	folder := filepath.Join(RepositoryRoot(), "build", name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
 	// flock prevents the tests of two packages from building at the same time.
 	command := exec.Command("flock", append([]string{folder + ".lock",
-		filepath.Join(Root(), "scripts", "build"), folder}, arguments...)...)
+		filepath.Join(RepositoryRoot(), "scripts", "build"), folder}, arguments...)...)
 	command.Env = append(os.Environ(), environment...)
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %v: %w: %s", arguments, err, out)

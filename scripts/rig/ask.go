@@ -55,19 +55,19 @@ func (r *Rig) OutriderJSON(into any, arguments ...string) {
 	}
 }
 
-// Get sends a request for web.test through Envoy to the rig's backend. It returns the status and
+// GetThroughEnvoy sends a request for web.test through Envoy to the rig's backend. It returns the status and
 // the body.
-func (r *Rig) Get(path string) (int, string, error) {
-	return r.GetHost("web.test", r.Ports.HTTP, path)
+func (r *Rig) GetThroughEnvoy(path string) (int, string, error) {
+	return r.GetHostThroughEnvoy("web.test", r.Ports.HTTP, path)
 }
 
-// GetSlow is like Get with a longer timeout, for slow responses such as that of /sleep/8s.
-func (r *Rig) GetSlow(path string) (int, string, error) {
+// GetSlowThroughEnvoy is like Get with a longer timeout, for slow responses such as that of /sleep/8s.
+func (r *Rig) GetSlowThroughEnvoy(path string) (int, string, error) {
 	return get("web.test", r.Ports.HTTP, path, time.Minute)
 }
 
-// GetHost is like Get with another Host header and port. It uses a new connection.
-func (r *Rig) GetHost(host string, port int, path string) (int, string, error) {
+// GetHostThroughEnvoy is like Get with another Host header and port. It uses a new connection.
+func (r *Rig) GetHostThroughEnvoy(host string, port int, path string) (int, string, error) {
 	return get(host, port, path, 5*time.Second)
 }
 

@@ -37,13 +37,14 @@ func Build(t testing.TB, race bool) Programs {
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs, err := parts.Build([]string{"CGO_ENABLED=0"}, "programs", "./cmd/outriderd",
+	programs, err := parts.RunBuildScript([]string{"CGO_ENABLED=0"}, "programs", "./cmd/outriderd",
 		"./cmd/outrider", "./cmd/outrider-keeper", "./cmd/outrider-bootstrap",
 		"./cmd/outrider-probe", "./cmd/outrider-capture", "./scripts/backend/cmd/backend",
 		"./scripts/load/cmd/load")
 	folders := []string{programs}
 	if err == nil && race {
-		programs, err = parts.Build([]string{"CGO_ENABLED=1"}, "race", "-race", "./cmd/outriderd")
+		programs, err = parts.RunBuildScript([]string{"CGO_ENABLED=1"}, "race", "-race",
+			"./cmd/outriderd")
 		folders = append(folders, programs)
 	}
 	for _, folder := range folders {

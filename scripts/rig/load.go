@@ -69,7 +69,7 @@ func CountLosses(report load.Report, seconds map[int]bool,
 			for _, one := range allowed {
 				pardoned = pardoned || seconds[second.Second] && outcome == one
 			}
-			if outcome != load.OutcomeReuseEOF && !pardoned {
+			if outcome != load.OutcomeRetriable && !pardoned {
 				lost[outcome] += n
 			}
 		}

@@ -134,9 +134,9 @@ func (r *Rig) KillAgent() {
 	d.Wait(r.t, 30*time.Second)
 }
 
-// KeepRunning restarts outriderd after each exit, like an init system, until stop is called. Exits
+// KeepAgentRunning restarts outriderd after each exit, like an init system, until stop is called. Exits
 // by other causes than SIGKILL fail the test. stop does not end the running outriderd.
-func (r *Rig) KeepRunning() (stop func()) {
+func (r *Rig) KeepAgentRunning() (stop func()) {
 	stopping, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

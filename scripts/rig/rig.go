@@ -83,11 +83,11 @@ prometheus_address = "127.0.0.1:%d"
 level = "debug"
 [bus]
 enabled = false
-`, filepath.Join(r.Dir, "run"), filepath.Join(r.Dir, "state"), parts.Envoy(t), r.Ports.Admin,
+`, filepath.Join(r.Dir, "run"), filepath.Join(r.Dir, "state"), parts.EnvoyPath(t), r.Ports.Admin,
 		r.Ports.Status, r.Ports.Ready,
 		filepath.Join(r.Dir, "mesh.d"), r.Ports.Prometheus))
 	r.WriteFile("conf.d/50-test.toml", options.TOML)
-	r.WriteFile("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
+	r.WriteFile("mesh.d/web.yaml", r.WebServiceYAML(r.Ports.Backend))
 	for name, text := range options.Mesh {
 		r.WriteFile(filepath.Join("mesh.d", name), text)
 	}
@@ -96,9 +96,9 @@ enabled = false
 	return r
 }
 
-// WebYAML returns a mesh file for the service web.test, with HTTP and TCP on the rig's ports. Its
+// WebServiceYAML returns a mesh file for the service web.test, with HTTP and TCP on the rig's ports. Its
 // HTTP endpoint is the port backend.
-func (r *Rig) WebYAML(backend int) string {
+func (r *Rig) WebServiceYAML(backend int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata:

@@ -44,7 +44,7 @@ type Backend struct {
 	reloads          []api.ReloadRequest
 	explained        []api.MeshExplainRequest
 	compared         []api.MeshFiles
-	connections      []api.CaptureRequest
+	connections      []api.CaptureExplainRequest
 	drains           int
 	undrains         int
 	cancellations    int

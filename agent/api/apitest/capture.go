@@ -11,7 +11,7 @@ func (b *Backend) Capture(context.Context) (api.Capture, error) { return b.Captu
 
 // ExplainCapture implements api.Backend.
 func (b *Backend) ExplainCapture(
-	_ context.Context, r api.CaptureRequest,
+	_ context.Context, r api.CaptureExplainRequest,
 ) (api.CaptureExplanation, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -20,14 +20,14 @@ func (b *Backend) ExplainCapture(
 }
 
 // CaptureExplainRequests returns the connections to explain received so far.
-func (b *Backend) CaptureExplainRequests() []api.CaptureRequest {
+func (b *Backend) CaptureExplainRequests() []api.CaptureExplainRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]api.CaptureRequest(nil), b.connections...)
+	return append([]api.CaptureExplainRequest(nil), b.connections...)
 }
 
 // StartCaptureTrial implements api.Backend.
-func (b *Backend) StartCaptureTrial(context.Context, api.CaptureTrial) (api.Capture, error) {
+func (b *Backend) StartCaptureTrial(context.Context, api.CaptureTrialRequest) (api.Capture, error) {
 	return api.Capture{State: "trial"}, b.Err
 }
 

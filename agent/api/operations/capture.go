@@ -40,7 +40,7 @@ func (o CaptureOperations) captureForAPI(s capture.Status) api.Capture {
 
 // ExplainCapture evaluates the rules of the configuration for a connection.
 func (o CaptureOperations) ExplainCapture(
-	_ context.Context, r api.CaptureRequest,
+	_ context.Context, r api.CaptureExplainRequest,
 ) (api.CaptureExplanation, error) {
 	to, err := netip.ParseAddrPort(r.To)
 	if err != nil {
@@ -48,7 +48,7 @@ func (o CaptureOperations) ExplainCapture(
 	}
 	tables, group, protocol := o.Client.Tables(), "", "tcp"
 	if r.Unit != "" {
-		tables, group = o.Client.TablesWithUnit(r.Unit)
+		tables, group = o.Client.TablesIfUnitRan(r.Unit)
 	}
 	if r.UDP {
 		protocol = "udp"
@@ -74,7 +74,7 @@ func (o CaptureOperations) ExplainCapture(
 
 // StartCaptureTrial puts the rules in force for a limited time.
 func (o CaptureOperations) StartCaptureTrial(ctx context.Context,
-	trial api.CaptureTrial) (api.Capture,
+	trial api.CaptureTrialRequest) (api.Capture,
 	error) {
 	return o.changeCapture(ctx, func(c *capture.Client, ctx context.Context) (capture.Status, error) {
 		return c.StartTrial(ctx, trial.Duration)

@@ -27,7 +27,7 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 	} {
 		follower := capture.NewController(capture.ControllerOptions{
 			Socket: filepath.Join(t.TempDir(), "none.sock"), Envoy: liveEnvoy{},
-			Settings: &capture.Settings{FailClosed: closed,
+			Settings: &capture.Settings{FailOutboundClosed: closed,
 				Outbound: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
 			Users: capture.Users{Envoy: 2001, Agent: 2002}, Conditions: condition.NewRegistry(),
 			Logger: slog.New(slog.DiscardHandler)})
@@ -38,7 +38,7 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 			return follower.State().State == capture.StateWithdrawn
 		})
 		o := CaptureOperations{Client: follower}
-		got, err := o.ExplainCapture(ctx, api.CaptureRequest{To: "192.0.2.1:80"})
+		got, err := o.ExplainCapture(ctx, api.CaptureExplainRequest{To: "192.0.2.1:80"})
 		got.Rule, got.Chain = "", ""
 		if err != nil || got != want {
 			t.Errorf("closed %t: %+v, %v; want %+v", closed, got, err, want)

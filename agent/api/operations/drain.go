@@ -23,7 +23,7 @@ const listenersClose = 500 * time.Millisecond
 // wait fails.
 const drainBlind = 10 * time.Second
 
-// BeginDrain starts to drain the live epoch and does not wait. It implements status.Control and
+// BeginDrain starts to drain the live epoch and does not wait. It implements status.DrainController and
 // bus.Backend.
 func (o EpochOperations) BeginDrain(ctx context.Context) error {
 	if err := o.Supervisor.Drain(ctx); err != nil {

@@ -25,9 +25,9 @@ type EpochOperations struct {
 // measureTime bounds the keeper's measurement of the epochs' memory and connections.
 const measureTime = 2 * time.Second
 
-// MeasuredEpochs returns all epochs. Memory and connections are set for those that the keeper can
+// EpochsWithUsage returns all epochs. Memory and connections are set for those that the keeper can
 // measure.
-func (o EpochOperations) MeasuredEpochs(ctx context.Context) []api.Epoch {
+func (o EpochOperations) EpochsWithUsage(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	measured := o.Keeper.MeasureProcesses(ctx)
@@ -53,8 +53,8 @@ func (o EpochOperations) WaitReady(ctx context.Context, progress func(api.Progre
 	return nil
 }
 
-// Abort kills an epoch.
-func (o EpochOperations) Abort(ctx context.Context, number int) error {
+// AbortEpoch kills an epoch.
+func (o EpochOperations) AbortEpoch(ctx context.Context, number int) error {
 	err := o.Supervisor.Abort(ctx, number)
 	switch {
 	case err == nil:

@@ -64,7 +64,7 @@ func MeshProblems(found []discovery.Problem) []api.MeshProblem {
 
 // meshNode returns the node of the Envoy that last accepted listeners.
 func (o *MeshOperations) meshNode() (*corev3.Node, error) {
-	if node := o.Ports.LastAcceptedNode(); node != nil {
+	if node := o.Ports.LastAcceptingNode(); node != nil {
 		return node, nil
 	}
 	return nil, api.NewRefusal(
@@ -114,7 +114,7 @@ func (o *MeshOperations) MeshExplain(
 	state := explain.EnvoyState{ClusterStats: o.counted(ctx)}
 	for _, s := range o.Identity.Secrets() {
 		if s.Name == identity.DefaultSecret {
-			state.Identity = s.SpiffeID
+			state.SPIFFEID = s.SpiffeID
 		}
 	}
 	found, err := o.Discovery.Explain(node, request, state)
@@ -129,7 +129,7 @@ func (o *MeshOperations) MeshExplain(
 // Without such an Envoy the result is empty.
 func (o *MeshOperations) MeshOrigins(context.Context) ([]api.MeshResourceOrigins, error) {
 	out := []api.MeshResourceOrigins{}
-	node := o.Ports.LastAcceptedNode()
+	node := o.Ports.LastAcceptingNode()
 	if node == nil {
 		return out, nil
 	}

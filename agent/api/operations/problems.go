@@ -90,7 +90,7 @@ func (o *MeshOperations) ProblemReport(ctx context.Context, fresh bool) ProblemR
 }
 
 func (o *MeshOperations) counts(ctx context.Context, now bool) []discovery.Problem {
-	node := o.Ports.LastAcceptedNode()
+	node := o.Ports.LastAcceptingNode()
 	if node == nil {
 		return nil
 	}

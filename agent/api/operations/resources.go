@@ -22,7 +22,7 @@ type ResourceOperations struct {
 	Discovery  *discovery.Server
 	XDS        *xds.Server
 	Relay      *relay.Server // in use if the configuration has an upstream server
-	View       *status.AdminView
+	AdminView  *status.AdminView
 }
 
 // statusTime bounds reading the state of the xDS streams.
@@ -46,9 +46,9 @@ func (o ResourceOperations) ResourceTypes(ctx context.Context) ([]api.ResourceTy
 		}
 		for _, t := range stream.Types {
 			shown := api.ResourceType{Epoch: number, Type: t.Type, Version: t.VersionAccepted,
-				Resources: t.Names, State: "accepted", Since: t.Accepted, Source: "embedded"}
+				Resources: t.Names, State: "accepted", Since: t.AcceptedAt, Source: "embedded"}
 			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
-				shown.State, shown.Since = "pending", t.Sent
+				shown.State, shown.Since = "pending", t.SentAt
 			}
 			if feed, err := o.Discovery.Feed(stream.Node); t.Wildcard && err == nil {
 				snapshot, _ := feed.Current()
@@ -56,10 +56,10 @@ func (o ResourceOperations) ResourceTypes(ctx context.Context) ([]api.ResourceTy
 			}
 			for _, refused := range t.Refused {
 				shown.State, shown.Since = "refused", refused.Since
-				shown.Refused, shown.RefusedVersion = refused.Error, refused.Version
-				shown.RefusedResource = append(shown.RefusedResource, refused.Name)
+				shown.RefusalReason, shown.RefusedVersion = refused.Error, refused.Version
+				shown.RefusedResources = append(shown.RefusedResources, refused.Name)
 			}
-			slices.Sort(shown.RefusedResource)
+			slices.Sort(shown.RefusedResources)
 			types = append(types, shown)
 		}
 	}
@@ -75,7 +75,7 @@ func (o ResourceOperations) ResourceTypes(ctx context.Context) ([]api.ResourceTy
 func relayedType(number int, t relay.TypeStatus) api.ResourceType {
 	shown := api.ResourceType{Epoch: number, Type: t.URL, Version: t.Version,
 		Resources: t.Resources, State: "accepted", Since: t.Accepted, Source: "upstream",
-		Refused: t.Refused, RefusedVersion: t.RefusedVersion}
+		RefusalReason: t.Refused, RefusedVersion: t.RefusedVersion}
 	if t.Cached {
 		shown.Source = "cache"
 	}
@@ -105,7 +105,8 @@ func (o ResourceOperations) UpstreamDebug(ctx context.Context, name string) (jso
 // from the response.
 func (o ResourceOperations) Admin(ctx context.Context, path, query string) (api.AdminResponse,
 	error) {
-	answer, number, err := o.View.Get(ctx, "/"+path, query) //nolint:bodyclose // closed by the server
+	answer, number, err := o.AdminView.Get(ctx, "/"+path,
+		query) //nolint:bodyclose // closed by the server
 	if err != nil {
 		return api.AdminResponse{}, api.NewRefusal(err.Error())
 	}

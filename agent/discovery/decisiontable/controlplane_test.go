@@ -78,9 +78,9 @@ func startIstiod(t testing.TB, cases []*testCase, providers *authorizers) source
 			create(object)
 		}
 	}
-	control.Istiod("PILOT_MAX_REQUESTS_PER_SECOND=10000",
+	control.StartIstiod("PILOT_MAX_REQUESTS_PER_SECOND=10000",
 		fmt.Sprint("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL=", keySetRefresh))
-	connection, err := grpc.NewClient(control.PlaintextAddress(),
+	connection, err := grpc.NewClient(control.IstiodPlaintextAddress(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {

@@ -50,11 +50,11 @@ type runningEnvoy struct {
 	refused []string
 }
 
-func (*runningEnvoy) OnConnect(xds.Stream)                    {}
-func (*runningEnvoy) OnDisconnect(xds.Stream, error)          {}
-func (*runningEnvoy) OnPush(xds.Stream, xds.Push)             {}
-func (*runningEnvoy) OnAck(xds.Stream, string, string)        {}
-func (*runningEnvoy) OnRecovery(xds.Stream, string, []string) {}
+func (*runningEnvoy) OnConnect(xds.Stream)                        {}
+func (*runningEnvoy) OnDisconnect(xds.Stream, error)              {}
+func (*runningEnvoy) OnPush(xds.Stream, xds.Push)                 {}
+func (*runningEnvoy) OnAck(xds.Stream, string, string)            {}
+func (*runningEnvoy) OnNackResolved(xds.Stream, string, []string) {}
 func (e *runningEnvoy) OnNack(_ xds.Stream, refusal xds.Refusal) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -134,7 +134,7 @@ func inline(data []byte) *corev3.DataSource {
 // issue returns a certificate with a SPIFFE ID, and its key.
 func (i *identities) issue(t testing.TB, id string) (chain, key []byte) {
 	t.Helper()
-	leaf := pkitest.Leaf("workload", time.Hour)
+	leaf := pkitest.LeafTemplate("workload", time.Hour)
 	uri, err := url.Parse(id)
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,7 @@ func (r *request) question(c *testCase) explain.Request {
 	}
 	q := explain.Request{Method: r.method, Host: host, Port: uint32(c.port), Path: r.path,
 		Address: netip.MustParseAddr("127.0.0.1"), Source: netip.MustParseAddr(r.source),
-		Identity: r.identity, ServerName: r.sni, Authority: r.host}
+		ClientSPIFFEID: r.identity, ServerName: r.sni, Authority: r.host}
 	if r.tcp {
 		q.Port, q.Host = uint32(c.tcpPort), "any.test"
 	}

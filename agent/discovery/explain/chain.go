@@ -43,7 +43,7 @@ func (e *explanation) inspect(d *listener) connection {
 	case e.request.TLS && has(tlsInspector):
 		c.transport, c.protocols, c.name = "tls", []string{"h2", "http/1.1"}, e.serverName()
 		// clients with a mesh identity are proxies, which offer Istio's protocols by ALPN
-		if e.request.Identity != "" {
+		if e.request.ClientSPIFFEID != "" {
 			c.protocols = append([]string{"istio-http/1.1", "istio"}, c.protocols...)
 		}
 	case !e.request.TLS && has(httpInspector):
@@ -255,7 +255,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 			return
 		}
 		e.patched("network filter", f.Name, d)
-		if f.Name == rbac.NameResolverFilter {
+		if f.Name == rbac.SNIResolverFilter {
 			// function cluster explains this filter, which resolves the names of dynamic DNS
 			// clusters
 			continue

@@ -59,20 +59,20 @@ type Proxy struct {
 	RefusalReason func(resource.Key) string
 	// ClusterStats has statistics of the running Envoy, by cluster; nil if unknown.
 	ClusterStats map[string]ClusterStats
-	// Identity is the SPIFFE ID of the proxy's certificate; "" if unknown.
-	Identity string
+	// SPIFFEID is the SPIFFE ID of the proxy's certificate; "" if unknown.
+	SPIFFEID string
 	// PeerMutualTLS returns the mode of mutual TLS of an endpoint of a cluster. The function may be
 	// nil.
 	PeerMutualTLS func(cluster, endpoint string) PeerMutualTLS
-	// UnselectedGateway describes a Gateway with a server on the request's port that does not
-	// select this proxy; "" if there is none. UnselectedFix is the fix.
-	UnselectedGateway, UnselectedFix string
+	// NonSelectingGateway describes a Gateway with a server on the request's port that does not
+	// select this proxy; "" if there is none. NonSelectingGatewayFix is the fix.
+	NonSelectingGateway, NonSelectingGatewayFix string
 }
 
 // EnvoyState holds the facts about a proxy that only a running agent knows.
 type EnvoyState struct {
 	ClusterStats map[string]ClusterStats // statistics of the running Envoy; see Proxy.ClusterStats
-	Identity     string
+	SPIFFEID     string
 }
 
 // explanation holds the state of one call of Explain.
@@ -102,7 +102,7 @@ func Explain(proxy Proxy, request Request) Answer {
 	if request.Path == "" {
 		request.Path = "/"
 	}
-	request.TLS = request.TLS || request.Identity != ""
+	request.TLS = request.TLS || request.ClientSPIFFEID != ""
 	e := &explanation{proxy: proxy, request: request, answer: Answer{Steps: []Step{}}}
 	e.connect()
 	return e.answer

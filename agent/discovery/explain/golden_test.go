@@ -152,7 +152,7 @@ func describe(r Request) string {
 		text += " over TLS"
 	}
 	if r.Inbound() {
-		text += strings.TrimSuffix(fmt.Sprintf(" from %v %s", r.Source, r.Identity), " ")
+		text += strings.TrimSuffix(fmt.Sprintf(" from %v %s", r.Source, r.ClientSPIFFEID), " ")
 	}
 	if r.Address.IsValid() {
 		text += " to " + r.Address.String()
@@ -204,12 +204,12 @@ func FuzzExplain(f *testing.F) {
 			name, value = r.Headers[0].Name, r.Headers[0].Value
 		}
 		source, _ := r.Source.MarshalText()
-		f.Add(r.Method, r.Host, r.Port, r.Path, name, value, r.TLS, source, r.Identity)
+		f.Add(r.Method, r.Host, r.Port, r.Path, name, value, r.TLS, source, r.ClientSPIFFEID)
 	}
 	f.Fuzz(func(t *testing.T, method, host string, port uint32, path, name, value string, tls bool,
 		source []byte, identity string) {
 		request := Request{Method: method, Host: host, Port: port, Path: path, TLS: tls,
-			Headers: []Header{{Name: name, Value: value}}, Identity: identity}
+			Headers: []Header{{Name: name, Value: value}}, ClientSPIFFEID: identity}
 		_ = request.Source.UnmarshalText(source)
 		said := Explain(proxy, request)
 		if said.Outcome == "" {

@@ -30,7 +30,7 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 			facts = []string{"is disabled, except where a route enables it"}
 		}
 		e.patched("filter", f.Name, d, facts...)
-		if f.Name == rbac.ResolverFilter {
+		if f.Name == rbac.HTTPResolverFilter {
 			// function cluster explains this filter, which resolves the names of dynamic DNS
 			// clusters
 			continue

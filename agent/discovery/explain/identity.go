@@ -57,8 +57,8 @@ func (e *explanation) identities(common *tlsv3.CommonTlsContext) string {
 		name := "certificate " + secret.Name
 		if secret.Name == ownCertificate {
 			name = "its certificate of the mesh"
-			if e.proxy.Identity != "" {
-				name = e.proxy.Identity
+			if e.proxy.SPIFFEID != "" {
+				name = e.proxy.SPIFFEID
 			}
 		}
 		text.WriteString(", presents " + name)
@@ -149,7 +149,7 @@ func (e *explanation) identified(chain *listenerv3.FilterChain) bool {
 	if !ok || !context.GetRequireClientCertificate().GetValue() {
 		return true
 	}
-	if e.request.Identity == "" {
+	if e.request.ClientSPIFFEID == "" {
 		e.unknown("whether the client has a certificate that is accepted (--from SPIFFE-ID)")
 		return true
 	}
@@ -157,12 +157,13 @@ func (e *explanation) identified(chain *listenerv3.FilterChain) bool {
 		GetDefaultValidationContext())
 	if len(accepted) == 0 || slices.ContainsFunc(accepted, func(name string) bool {
 		prefix, wild := strings.CutSuffix(name, "*")
-		return name == e.request.Identity || wild && strings.HasPrefix(e.request.Identity, prefix)
+		return name == e.request.ClientSPIFFEID || wild &&
+			strings.HasPrefix(e.request.ClientSPIFFEID, prefix)
 	}) {
 		return true
 	}
 	e.end(OutcomeConnectionClosed, 0, fmt.Sprintf("the proxy accepts no certificate of %s, only of %s",
-		e.request.Identity, strings.Join(accepted, " or ")),
+		e.request.ClientSPIFFEID, strings.Join(accepted, " or ")),
 		"use an identity of the mesh's trust domains, or add its trust domain to "+
 			"trustDomainAliases in MeshConfig")
 	return false

@@ -122,8 +122,8 @@ func (e *explanation) bound(listeners []*listener) *listener {
 	fix := fmt.Sprintf(
 		"add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)",
 		e.request.Port, e.request.Host)
-	if e.proxy.UnselectedGateway != "" {
-		reason, fix = reason+"; "+e.proxy.UnselectedGateway, e.proxy.UnselectedFix
+	if e.proxy.NonSelectingGateway != "" {
+		reason, fix = reason+"; "+e.proxy.NonSelectingGateway, e.proxy.NonSelectingGatewayFix
 	} else if e.proxy.IsGateway {
 		fix = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy",
 			e.request.Port)

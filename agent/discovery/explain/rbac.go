@@ -90,7 +90,7 @@ func (e *explanation) identifies(p *rbacconfigv3.Principal) truth {
 		if id.Authenticated.PrincipalName == nil {
 			return always
 		}
-		return e.matchesText(id.Authenticated.PrincipalName, e.request.Identity)
+		return e.matchesText(id.Authenticated.PrincipalName, e.request.ClientSPIFFEID)
 	case *rbacconfigv3.Principal_DirectRemoteIp:
 		return e.inBlock(id.DirectRemoteIp, e.request.Source, missingSource)
 	case *rbacconfigv3.Principal_RemoteIp:
@@ -193,7 +193,7 @@ func (e *explanation) serverName() string {
 		return strings.ToLower(e.request.ServerName)
 	}
 	// clients in the mesh are sidecars, which send server names of Istio's form
-	if e.request.Identity != "" && !e.proxy.IsGateway {
+	if e.request.ClientSPIFFEID != "" && !e.proxy.IsGateway {
 		return fmt.Sprintf("outbound_.%d_._.%s", e.request.Port, strings.ToLower(e.request.Host))
 	}
 	if _, err := netip.ParseAddr(e.request.Host); err == nil {

@@ -34,28 +34,28 @@ type State struct {
 	// PolicyFolderInodes are the inodes of the directories that contained policies, by path; see
 	// store.Options.
 	PolicyFolderInodes map[string]uint64
-	// PolicyCounts has the number of policies in each file, by path; see store.Options.
-	PolicyCounts map[string]int
-	// PoliciesIncomplete reports that PolicyFolderInodes and PolicyCounts may be incomplete: the
-	// state file could not be read, the state was too large to be stored, or PoliciesIncomplete was
+	// PolicyCountsByFile has the number of policies in each file, by path; see store.Options.
+	PolicyCountsByFile map[string]int
+	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile may be incomplete: the
+	// state file could not be read, the state was too large to be stored, or PolicyRecordsIncomplete was
 	// set in an earlier State and some paths have not been found since.
-	PoliciesIncomplete bool
-	// ChecksUnknownFields reports that there are EnvoyFilters and that the agent that wrote the
+	PolicyRecordsIncomplete bool
+	// WriterRefusedUnknownFields reports that there are EnvoyFilters and that the agent that wrote the
 	// State refuses unknown fields in them. Older agents accepted unknown fields.
-	ChecksUnknownFields bool
+	WriterRefusedUnknownFields bool
 	// MeshConfig is the text of the MeshConfig in force. It is empty if the current file, or the
 	// default, is in force.
 	MeshConfig []byte
 
 	// versions that Envoy refused and that an older agent therefore reverted; nil: none
-	Reverted *RevertedVersions
+	RevertedByOldAgent *RevertedVersions
 }
 
 // IsEmpty reports whether there is nothing to persist, because everything in force is in the files.
 func (s State) IsEmpty() bool {
-	return !s.ChecksUnknownFields &&
-		len(s.Objects)+len(s.MeshConfig)+len(s.PolicyFolderInodes)+len(s.PolicyCounts) == 0 &&
-		s.Reverted == nil
+	return !s.WriterRefusedUnknownFields &&
+		len(s.Objects)+len(s.MeshConfig)+len(s.PolicyFolderInodes)+len(s.PolicyCountsByFile) == 0 &&
+		s.RevertedByOldAgent == nil
 }
 
 const (
@@ -117,12 +117,13 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		err = fmt.Errorf("the file has format version %d; supported is %d", in.Version, version)
 	}
 	if err != nil {
-		return State{PoliciesIncomplete: true},
+		return State{PolicyRecordsIncomplete: true},
 			[]error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{MeshConfig: in.Mesh, ChecksUnknownFields: in.Checked, MissingPaths: in.Away,
+	state := State{MeshConfig: in.Mesh, WriterRefusedUnknownFields: in.Checked,
+		MissingPaths:       in.Away,
 		PolicyFolderInodes: in.Folders,
-		PolicyCounts:       in.Policies, PoliciesIncomplete: in.Lost}
+		PolicyCountsByFile: in.Policies, PolicyRecordsIncomplete: in.Lost}
 	var wrong []error
 	if in.Lost {
 		wrong = append(wrong,
@@ -150,10 +151,10 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 // usable. If the file is below one of MissingPaths, whose stored objects would stay in force, doubt
 // moves the path to PolicyFolderInodes, so that the next store waits for its files instead.
 func (s *State) doubt(file string) {
-	if s.PolicyCounts == nil {
-		s.PolicyCounts = map[string]int{}
+	if s.PolicyCountsByFile == nil {
+		s.PolicyCountsByFile = map[string]int{}
 	}
-	s.PolicyCounts[file] = math.MaxInt32
+	s.PolicyCountsByFile[file] = math.MaxInt32
 	s.MissingPaths = slices.DeleteFunc(s.MissingPaths, func(path string) bool {
 		if file != path && !strings.HasPrefix(file, path+"/") {
 			return false
@@ -181,29 +182,30 @@ func read(path string) ([]byte, error) {
 
 // Write atomically replaces the file by one with mode 0600, because objects may contain secrets. An
 // empty state removes the file. If the encoded state exceeds maxBytes, Write returns an error and
-// stores only PoliciesIncomplete, and PolicyFolderInodes and PolicyCounts if these fit.
+// stores only PolicyRecordsIncomplete, and PolicyFolderInodes and PolicyCountsByFile if these fit.
 func Write(path string, state State) error {
-	if state.IsEmpty() && !state.PoliciesIncomplete {
+	if state.IsEmpty() && !state.PolicyRecordsIncomplete {
 		return remove(path)
 	}
 	objects, err := recordsOf(state.Objects)
 	if err != nil {
 		return err
 	}
-	out := written{Version: version, Mesh: state.MeshConfig, Checked: state.ChecksUnknownFields,
+	out := written{Version: version, Mesh: state.MeshConfig,
+		Checked: state.WriterRefusedUnknownFields,
 		Objects: objects,
-		Away:    state.MissingPaths, Folders: state.PolicyFolderInodes, Policies: state.PolicyCounts, Lost: state.PoliciesIncomplete}
-	if state.Reverted != nil {
-		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
+		Away:    state.MissingPaths, Folders: state.PolicyFolderInodes, Policies: state.PolicyCountsByFile, Lost: state.PolicyRecordsIncomplete}
+	if state.RevertedByOldAgent != nil {
+		out.Refused, out.RefusedMesh = state.RevertedByOldAgent.objects, state.RevertedByOldAgent.mesh
 	}
 	text, err := json.Marshal(out)
 	if err != nil {
 		return fmt.Errorf("write the last good versions: %w", err)
 	}
 	if len(text) > maxBytes {
-		rest := State{PoliciesIncomplete: true}
+		rest := State{PolicyRecordsIncomplete: true}
 		if len(state.Objects)+len(state.MeshConfig) > 0 {
-			rest.PolicyFolderInodes, rest.PolicyCounts = state.PolicyFolderInodes, state.PolicyCounts
+			rest.PolicyFolderInodes, rest.PolicyCountsByFile = state.PolicyFolderInodes, state.PolicyCountsByFile
 		}
 		return errors.Join(
 			fmt.Errorf("the last good versions have %d bytes, more than the limit of %d",

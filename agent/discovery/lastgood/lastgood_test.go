@@ -73,7 +73,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	want := lastgood.State{
 		Objects: all, MeshConfig: []byte("connectTimeout: 1s\n"), MissingPaths: []string{"/mesh.d/away"},
 		PolicyFolderInodes: map[string]uint64{"/mesh.d": 1<<64 - 1},
-		PolicyCounts:       map[string]int{"/mesh.d/a.yaml": 2},
+		PolicyCountsByFile: map[string]int{"/mesh.d/a.yaml": 2},
 	}
 	for range 2 {
 		if err := lastgood.Write(path, want); err != nil {
@@ -200,8 +200,8 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
 		}
 		if lost := !strings.Contains(wrong[0].Error(),
-			"not valid any more"); state.PoliciesIncomplete != lost {
-			t.Errorf("%s: lost %v", test.name, state.PoliciesIncomplete)
+			"not valid any more"); state.PolicyRecordsIncomplete != lost {
+			t.Errorf("%s: lost %v", test.name, state.PolicyRecordsIncomplete)
 		}
 	}
 	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.IsEmpty() ||
@@ -231,13 +231,14 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	large := bytes.Repeat([]byte("a"), 16<<20)
 	folders, policies := map[string]uint64{"/mesh.d": 1}, map[string]int{"/mesh.d/a.yaml": 1}
 	for _, test := range []struct{ state, want lastgood.State }{
-		{lastgood.State{MeshConfig: large}, lastgood.State{PoliciesIncomplete: true}},
-		{lastgood.State{MeshConfig: large, PolicyFolderInodes: folders, PolicyCounts: policies},
-			lastgood.State{PolicyFolderInodes: folders, PolicyCounts: policies,
-				PoliciesIncomplete: true}},
+		{lastgood.State{MeshConfig: large}, lastgood.State{PolicyRecordsIncomplete: true}},
+		{lastgood.State{MeshConfig: large, PolicyFolderInodes: folders,
+			PolicyCountsByFile: policies},
+			lastgood.State{PolicyFolderInodes: folders, PolicyCountsByFile: policies,
+				PolicyRecordsIncomplete: true}},
 		{lastgood.State{PolicyFolderInodes: folders,
-			PolicyCounts: map[string]int{string(large): 1}},
-			lastgood.State{PoliciesIncomplete: true}},
+			PolicyCountsByFile: map[string]int{string(large): 1}},
+			lastgood.State{PolicyRecordsIncomplete: true}},
 	} {
 		if err := lastgood.Write(path, test.state); err == nil {
 			t.Error("too large: no error")
@@ -256,7 +257,7 @@ func TestUnusablePolicyOfAPathThatIsAway(t *testing.T) {
 	for kind, want := range map[string]lastgood.State{
 		"AuthorizationPolicy": {MissingPaths: []string{"/mesh.d/bc"},
 			PolicyFolderInodes: map[string]uint64{"/mesh.d/b": 0},
-			PolicyCounts:       map[string]int{"/mesh.d/b/c/a.yaml": math.MaxInt32}},
+			PolicyCountsByFile: map[string]int{"/mesh.d/b/c/a.yaml": math.MaxInt32}},
 		"ServiceEntry": {MissingPaths: []string{"/mesh.d/b", "/mesh.d/bc"}},
 	} {
 		if err := os.WriteFile(path, []byte(`{"version":1,"away":["/mesh.d/b","/mesh.d/bc"],`+

@@ -36,9 +36,9 @@ type revertedMesh struct {
 	Message string `json:"message"`
 }
 
-// ObjectRefusal returns the error with which Envoy refused an object; "" if the object was not
+// WhyObjectReverted returns the error with which Envoy refused an object; "" if the object was not
 // reverted.
-func (r *RevertedVersions) ObjectRefusal(o *object.Object) string {
+func (r *RevertedVersions) WhyObjectReverted(o *object.Object) string {
 	if r != nil {
 		for version, message := range r.versions {
 			if object.Equal(version, o) {
@@ -49,9 +49,9 @@ func (r *RevertedVersions) ObjectRefusal(o *object.Object) string {
 	return ""
 }
 
-// MeshConfigRefusal returns the error with which Envoy refused a text of MeshConfig; "" if it was
+// WhyMeshConfigReverted returns the error with which Envoy refused a text of MeshConfig; "" if it was
 // not reverted.
-func (r *RevertedVersions) MeshConfigRefusal(text []byte) string {
+func (r *RevertedVersions) WhyMeshConfigReverted(text []byte) string {
 	if r == nil || r.mesh == nil || !bytes.Equal(r.mesh.Text, text) {
 		return ""
 	}
@@ -67,7 +67,7 @@ func (in written) readReverted(state *State, namespace string,
 	}
 	all := &RevertedVersions{objects: in.Refused, mesh: in.RefusedMesh,
 		versions: map[*object.Object]string{}}
-	state.Reverted = all
+	state.RevertedByOldAgent = all
 	for _, r := range in.Refused {
 		if r.Version == nil || r.Version.Kind == object.PeerAuthentication {
 			continue

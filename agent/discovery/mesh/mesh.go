@@ -18,7 +18,7 @@ type Config struct {
 	RootNamespace string // namespace whose objects apply to all namespaces
 
 	// default of exportTo for each kind; nil means all namespaces
-	ServiceExportTo, RoutingExportTo, RuleExportTo []string
+	ServiceExportTo, VirtualServiceExportTo, DestinationRuleExportTo []string
 
 	// AllowAnyOutbound forwards traffic to unknown destinations.
 	AllowAnyOutbound bool
@@ -72,12 +72,12 @@ type Config struct {
 	// The following are properties of the machine, which the MeshConfig file does not contain.
 	SystemRoots       string // file with the system's CA certificates
 	ReservedAddresses []ReservedAddress
-	Credentials       Credentials
+	Credentials       CredentialLocation
 }
 
-// Credentials is the location of certificates that Gateways and DestinationRules name as
+// CredentialLocation is the location of certificates that Gateways and DestinationRules name as
 // credentials.
-type Credentials struct {
+type CredentialLocation struct {
 	Folder  string // folder of the certificates; "" if they are on another host
 	Cluster string // cluster of the SDS server that serves the certificates
 	// Socket is the Unix socket of the host's SDS server, for names sds://NAME; "": there is none.

@@ -71,7 +71,7 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	if in.RootNamespace != "" {
 		m.RootNamespace = in.RootNamespace
 	}
-	m.ServiceExportTo, m.RoutingExportTo, m.RuleExportTo = in.DefaultServiceExportTo,
+	m.ServiceExportTo, m.VirtualServiceExportTo, m.DestinationRuleExportTo = in.DefaultServiceExportTo,
 		in.DefaultVirtualServiceExportTo, in.DefaultDestinationRuleExportTo
 	m.AllowAnyOutbound = in.OutboundTrafficPolicy == nil ||
 		in.OutboundTrafficPolicy.Mode != meshapi.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY

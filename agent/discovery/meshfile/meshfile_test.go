@@ -146,7 +146,7 @@ trustDomainAliases: [cluster.local]
 	}
 	want := mesh.Default()
 	want.RootNamespace, want.AllowAnyOutbound, want.UpgradeHTTP2 = "mesh", false, true
-	want.ServiceExportTo, want.RoutingExportTo, want.RuleExportTo = []string{"."}, []string{"*"},
+	want.ServiceExportTo, want.VirtualServiceExportTo, want.DestinationRuleExportTo = []string{"."}, []string{"*"},
 		[]string{"shop"}
 	want.ProtocolDetectionTimeout, want.ConnectTimeout, want.DNSRefreshRate = time.Second, 2*time.Second,
 		3*time.Second

@@ -118,11 +118,11 @@ func fileOf(archive *txtar.Archive, name string) string {
 // ResourceTitle returns a comment with type, name and origins of a resource.
 func ResourceTitle(r *resource.Resource) string {
 	return "# " + r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name +
-		Origins(r.Origins) + "\n"
+		FormatOrigins(r.Origins) + "\n"
 }
 
-// Origins returns " from OBJECT:LINE, …", or "" if there are none.
-func Origins(origins []resource.Origin) string {
+// FormatOrigins returns " from OBJECT:LINE, …", or "" if there are none.
+func FormatOrigins(origins []resource.Origin) string {
 	var names []string
 	for _, o := range origins {
 		names = append(names, fmt.Sprintf("%s %s:%d", o.Kind, o.Name, o.Line))
@@ -253,8 +253,8 @@ func flow(value any) string {
 // plain matches texts that need no quotes.
 var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./|-]*$`)
 
-// Problems returns a sorted list of problems, each on a line that begins with its severity.
-func Problems(problems []object.Problem) string {
+// FormatProblems returns a sorted list of problems, each on a line that begins with its severity.
+func FormatProblems(problems []object.Problem) string {
 	var text strings.Builder
 	for _, p := range slices.SortedFunc(slices.Values(problems), object.Problem.Compare) {
 		fmt.Fprintf(&text, "# %s: %s\n", p.Severity, p)

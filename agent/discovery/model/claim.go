@@ -5,9 +5,9 @@ import "strings"
 // claimPrefix is the prefix of a header match's key if it matches a claim of the request's token.
 const claimPrefix = "@request.auth.claims"
 
-// RoutingClaim returns the path to the claim that the key of a header match names: both
+// ParseClaimHeader returns the path to the claim that the key of a header match names: both
 // @request.auth.claims.a.b and @request.auth.claims[a][b] name the claim b within the claim a.
-func RoutingClaim(key string) (path []string, ok bool) {
+func ParseClaimHeader(key string) (path []string, ok bool) {
 	if len(key) < len(claimPrefix) || !strings.EqualFold(key[:len(claimPrefix)], claimPrefix) {
 		return nil, false
 	}

@@ -14,7 +14,7 @@ func TestRoutingClaim(t *testing.T) {
 		"@request.auth.claims": nil, "@request.auth.claims.": nil, "@request.auth.claims[]": nil,
 		"@request.auth.claims-a": nil, "request.auth.claims.a": nil, "x": nil,
 	} {
-		if got, ok := model.RoutingClaim(key); !slices.Equal(got, want) || ok != (want != nil) {
+		if got, ok := model.ParseClaimHeader(key); !slices.Equal(got, want) || ok != (want != nil) {
 			t.Errorf("%s: %q, %v", key, got, ok)
 		}
 	}

@@ -83,7 +83,7 @@ func (w *Mesh) addDelegate(r *MergedVirtualService, index int) {
 			fmt.Sprintf("%s at %s has hosts and is no delegate: the route has no effect", key,
 				o.Position()), "remove its hosts")
 		return
-	case !visible(spec.ExportTo, w.mesh.RoutingExportTo, o.Namespace, r.Object.Namespace):
+	case !visible(spec.ExportTo, w.mesh.VirtualServiceExportTo, o.Namespace, r.Object.Namespace):
 		warn(r.Object, field,
 			fmt.Sprintf("%s at %s is not exported to namespace %s: the route has no effect", key,
 				o.Position(), r.Object.Namespace), "add the namespace to its exportTo")

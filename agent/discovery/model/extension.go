@@ -21,11 +21,11 @@ import (
 // Prefixes of Istio's names of extensions. A WasmPlugin is translated as a TrafficExtension whose
 // name no object can have.
 const (
-	ExtensionPrefix    = "extensions.istio.io/trafficextension/"
-	wasmPluginSuffix   = "~istio-translated-wasmplugin"
-	imageScheme        = "oci"
-	latestTag          = ":latest"
-	DockerConfigSecret = ".dockerconfigjson" // file of a credential, as in Kubernetes' secrets
+	ExtensionNamePrefix = "extensions.istio.io/trafficextension/"
+	wasmPluginSuffix    = "~istio-translated-wasmplugin"
+	imageScheme         = "oci"
+	latestTag           = ":latest"
+	DockerConfigFile    = ".dockerconfigjson" // file of a credential, as in Kubernetes' secrets
 )
 
 // Extension is a TrafficExtension, or a WasmPlugin converted to one, as in Istio.
@@ -109,9 +109,9 @@ func (e Extension) Name() string {
 	return name
 }
 
-// IstioName returns Istio's name of a filter, which may be an extension.
-func IstioName(filter string) string {
-	if strings.HasPrefix(filter, ExtensionPrefix) {
+// IstioFilterName returns Istio's name of a filter, which may be an extension.
+func IstioFilterName(filter string) string {
+	if strings.HasPrefix(filter, ExtensionNamePrefix) {
 		for _, suffix := range [...]string{failOpenSuffix, restrictsSuffix, networkSuffix} {
 			filter = strings.TrimSuffix(filter, suffix)
 		}
@@ -119,9 +119,9 @@ func IstioName(filter string) string {
 	return filter
 }
 
-// IstioName returns Istio's name of the extension's filter.
+// IstioFilterName returns Istio's name of the extension's filter.
 func (e Extension) IstioName() string {
-	name := ExtensionPrefix + e.Object.Namespace + "." + e.Object.Name
+	name := ExtensionNamePrefix + e.Object.Namespace + "." + e.Object.Name
 	if e.Object.Kind == object.WasmPlugin {
 		name += wasmPluginSuffix
 	}
@@ -165,10 +165,10 @@ func (e Extension) URL() string {
 	return imageScheme + "://" + from
 }
 
-// Version returns a text that changes with the object if the module must be fetched again after
+// RefetchKey returns a text that changes with the object if the module must be fetched again after
 // each change of the object: by imagePullPolicy, or, as in Istio, for an image with the tag latest.
 // Otherwise it is "".
-func (e Extension) Version() string {
+func (e Extension) RefetchKey() string {
 	switch policy := e.GetWasm().GetImagePullPolicy(); {
 	case policy == extensions.PullPolicy_Always,
 		policy == extensions.PullPolicy_UNSPECIFIED_POLICY && isLatest(e.URL()):
@@ -196,9 +196,10 @@ func isLatest(from string) bool {
 // Source returns the source of the module. folder is the directory with the credentials; "": there
 // are none.
 func (e Extension) Source(folder string) wasm.Source {
-	from := wasm.Source{URL: e.URL(), SHA256: e.GetWasm().GetSha256(), Version: e.Version()}
+	from := wasm.Source{URL: e.URL(), SHA256: e.GetWasm().GetSha256(),
+		ConfigVersion: e.RefetchKey()}
 	if name := e.GetWasm().GetImagePullSecret(); name != "" && credential.CheckName(name) == nil {
-		from.SecretFile = filepath.Join(folder, name, DockerConfigSecret)
+		from.SecretFile = filepath.Join(folder, name, DockerConfigFile)
 	}
 	return from
 }

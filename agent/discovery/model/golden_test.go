@@ -185,7 +185,7 @@ func rule(r *model.MergedDestinationRule) string {
 		return "no rule\n"
 	}
 	text := fmt.Sprintf("rule %s of %s:%s, shadowed policies%s, choices%s\n", r.Host, r.Namespace,
-		list(r.Objects), list(r.ShadowedPolicies), list(r.ShadowedSelections))
+		list(r.Objects), list(r.ShadowedPolicies), list(r.ShadowedSelectingRules))
 	if r.PolicyObject != nil {
 		text += fmt.Sprintf("  policy of %s: %s\n", name(r.PolicyObject),
 			r.Policy.GetLoadBalancer().GetSimple())
@@ -193,7 +193,7 @@ func rule(r *model.MergedDestinationRule) string {
 	for _, s := range r.Subsets {
 		text += fmt.Sprintf("  subset %s %d of %s\n", s.Name, s.Index, name(s.Object))
 	}
-	for _, s := range r.Shadowed {
+	for _, s := range r.ShadowedSubsets {
 		text += fmt.Sprintf("  shadowed subset %s %d of %s\n", s.Name, s.Index, name(s.Object))
 	}
 	return text
@@ -209,7 +209,7 @@ func routing(t *testing.T, r *model.MergedVirtualService) string {
 			text += "  " + line
 		}
 	}
-	return text + meshtest.Problems(r.Problems)
+	return text + meshtest.FormatProblems(r.Problems)
 }
 
 // TestWorld_ChangesEqualNewWorld changes a Mesh step by step. After each step it must equal a new
@@ -218,7 +218,7 @@ func routing(t *testing.T, r *model.MergedVirtualService) string {
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
 	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before := contentOf(t, m.Mesh, proxy)
-		for i, text := range m.ChangeSequence() {
+		for i, text := range m.ChangedTexts() {
 			touched := m.SetAllowingWarnings(text)
 			after := contentOf(t, m.Mesh, proxy)
 			if diff := cmp.Diff(contentOf(t, m.NewModel(), proxy), after); diff != "" {
@@ -279,7 +279,7 @@ func TestWorld_MeshConfig(t *testing.T) {
 		before, config := contentOf(t, m.Mesh, proxy), m.MeshConfig()
 		other := mesh.Default()
 		other.RootNamespace = "far"
-		other.ServiceExportTo, other.RoutingExportTo, other.RuleExportTo = []string{"."},
+		other.ServiceExportTo, other.VirtualServiceExportTo, other.DestinationRuleExportTo = []string{"."},
 			[]string{"."}, []string{"."}
 		m.SetMeshConfig(other)
 		if diff := cmp.Diff(contentOf(t, m.NewModel(), proxy), contentOf(t, m.Mesh,

@@ -56,13 +56,13 @@ func (l Locality) String() string {
 var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
 	"topology.istio.io/subzone"}
 
-// IdentityKey is the metadata key that is set for proxies that get a certificate of the mesh over
+// IdentityMetadataKey is the metadata key that is set for proxies that get a certificate of the mesh over
 // SDS.
-const IdentityKey = "OUTRIDER_IDENTITY"
+const IdentityMetadataKey = "OUTRIDER_IDENTITY"
 
-// IPv6Key is the metadata key that is set for proxies whose listeners for captured connections
+// IPv6MetadataKey is the metadata key that is set for proxies whose listeners for captured connections
 // serve IPv6.
-const IPv6Key = "OUTRIDER_IPV6"
+const IPv6MetadataKey = "OUTRIDER_IPV6"
 
 // NetworkLabel is the label with the network of a workload.
 const NetworkLabel = "topology.istio.io/network"
@@ -71,9 +71,9 @@ const NetworkLabel = "topology.istio.io/network"
 // else. It has dots instead of slashes.
 const LocalityLabel = "istio-locality"
 
-// IsPerProxyKey reports whether a metadata key identifies a single proxy. Resources that depend on
+// IsPerProxyMetadataKey reports whether a metadata key identifies a single proxy. Resources that depend on
 // such a key cannot be shared.
-func IsPerProxyKey(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
+func IsPerProxyMetadataKey(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
 
 // Interception is the mode in which connections are redirected to the proxy.
 type Interception string

@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// MutualTLS is the mode of mutual TLS for connections to a workload. The zero value, UNSET, means
+// MutualTLSMode is the mode of mutual TLS for connections to a workload. The zero value, UNSET, means
 // that no PeerAuthentication sets a mode; it has the effect of PERMISSIVE.
-type MutualTLS = security.PeerAuthentication_MutualTLS_Mode
+type MutualTLSMode = security.PeerAuthentication_MutualTLS_Mode
 
 // Modes of mutual TLS.
 const (
@@ -35,7 +35,7 @@ type EffectivePeerAuthentication struct {
 
 // MutualTLSSetting is a mode of mutual TLS, with the object that sets it.
 type MutualTLSSetting struct {
-	Mode   MutualTLS
+	Mode   MutualTLSMode
 	Object *object.Object // PeerAuthentication that sets the mode; nil if Mode is UNSET
 	Field  string         // field of Object that sets the mode
 }
@@ -125,7 +125,7 @@ func (p *peerPolicies) of(namespace string, labels map[string]string) EffectiveP
 }
 
 // namespace returns the mode of a namespace. It ignores modes of single workloads.
-func (p *peerPolicies) namespace(namespace string) MutualTLS {
+func (p *peerPolicies) namespace(namespace string) MutualTLSMode {
 	return p.of(namespace, nil).Default.Mode
 }
 

@@ -34,9 +34,9 @@ func (w *Mesh) ProxySettings(node Node) ProxySettings {
 	return s
 }
 
-// ProxyConfigTexts returns a text for each file with ProxyConfigs, by path. The text differs after
+// ProxyConfigTextsByFile returns a text for each file with ProxyConfigs, by path. The text differs after
 // each change of a ProxyConfig in the file.
-func (w *Mesh) ProxyConfigTexts() map[string]string {
+func (w *Mesh) ProxyConfigTextsByFile() map[string]string {
 	texts := map[string]string{}
 	for _, namespace := range slices.Sorted(maps.Keys(w.proxyConfigs)) {
 		for _, o := range w.proxyConfigs[namespace] {

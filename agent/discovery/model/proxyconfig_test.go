@@ -87,7 +87,7 @@ func TestProxyConfigs_ChangeTheTextOfTheirFile(t *testing.T) {
 		proxyConfig("shop/a", "concurrency: 2"), proxyConfig("shop/b", "concurrency: 2"),
 		proxyConfig("shop/b", "concurrency: 2") + proxyConfig("shop/a", "concurrency: 2"), ""} {
 		w.Set(text)
-		all := slices.Collect(maps.Values(w.ProxyConfigTexts()))
+		all := slices.Collect(maps.Values(w.ProxyConfigTextsByFile()))
 		if now := strings.Join(all, ""); len(all) > 1 || seen[now] != (text == "") {
 			t.Errorf("%q: %q", text, all)
 		} else {

@@ -200,7 +200,7 @@ func (w *Mesh) inOrder(routings []*MergedVirtualService, reader string,
 	accept func(*MergedVirtualService) bool) []*MergedVirtualService {
 	var found []*MergedVirtualService
 	for _, r := range routings {
-		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, reader) &&
+		if visible(r.Spec.ExportTo, w.mesh.VirtualServiceExportTo, r.Object.Namespace, reader) &&
 			accept(r) {
 			found = append(found, r)
 		}
@@ -222,7 +222,7 @@ func (w *Mesh) CompareVirtualServices(reader string) func(a, b *MergedVirtualSer
 func (w *Mesh) reach(r *MergedVirtualService, reader string) int {
 	to := r.Spec.ExportTo
 	if len(to) == 0 {
-		to = w.mesh.RoutingExportTo
+		to = w.mesh.VirtualServiceExportTo
 	}
 	switch {
 	case len(to) == 0 || slices.Contains(to, "*"):

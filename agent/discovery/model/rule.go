@@ -21,11 +21,11 @@ type MergedDestinationRule struct {
 	Subsets      []Subset
 
 	// subsets without effect, because an earlier object has a subset of the same name
-	Shadowed []Subset
+	ShadowedSubsets []Subset
 	// objects whose traffic policy is ignored because PolicyObject has one
 	ShadowedPolicies []*object.Object
 	// objects that are ignored because an older object selects the same proxy
-	ShadowedSelections []*object.Object
+	ShadowedSelectingRules []*object.Object
 }
 
 // Subset is a named subset of a service's endpoints, with the object that defines it.
@@ -61,7 +61,7 @@ func (r *MergedDestinationRule) add(o *object.Object) {
 	for i, subset := range spec.Subsets {
 		s := Subset{Subset: subset, Object: o, Index: i}
 		if r.Subset(subset.Name) != nil {
-			r.Shadowed = append(r.Shadowed, s)
+			r.ShadowedSubsets = append(r.ShadowedSubsets, s)
 		} else {
 			r.Subsets = append(r.Subsets, s)
 		}
@@ -127,7 +127,8 @@ func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *MergedDest
 	}
 	r := s.merged[key]
 	if r == nil {
-		r = &MergedDestinationRule{Host: s.host, Namespace: s.namespace, ShadowedSelections: others}
+		r = &MergedDestinationRule{Host: s.host, Namespace: s.namespace,
+			ShadowedSelectingRules: others}
 		for _, o := range all {
 			r.add(o)
 		}
@@ -163,7 +164,7 @@ func (w *Mesh) ruleOf(host, namespace string, reader Node, private bool) *Merged
 	of := func(host string) *MergedDestinationRule {
 		for _, s := range w.rules[host] {
 			if s.namespace == namespace {
-				return s.rule(w.mesh.RuleExportTo, reader, private)
+				return s.rule(w.mesh.DestinationRuleExportTo, reader, private)
 			}
 		}
 		return nil

@@ -57,7 +57,7 @@ func withStatName(value proto.Message) proto.Message {
 		return value
 	}
 	c = proto.CloneOf(c)
-	c.AltStatName = mesh.StatName(c.Name)
+	c.AltStatName = mesh.DelimitedStatName(c.Name)
 	return c
 }
 

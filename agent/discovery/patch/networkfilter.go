@@ -52,7 +52,7 @@ func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 // isNamed reports whether a filter has the name of a match, or is the one for which Istio uses that
 // name.
 func isNamed(filter, match string) bool {
-	return filter == match || model.IstioName(filter) == match
+	return filter == match || model.IstioFilterName(filter) == match
 }
 
 // manager patches the HTTP filters and the inline routes of an HTTP connection manager.

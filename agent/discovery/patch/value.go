@@ -57,7 +57,7 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 		return nil, []object.Finding{{Field: path, Severity: condition.Error,
 			Message: fmt.Sprintf("Envoy has no %s", to)}}, nil
 	}
-	findings, unlinked := store.DecodeEnvoy(value.AsMap(), message, path)
+	findings, unlinked := store.DecodeEnvoyMessage(value.AsMap(), message, path)
 	if slices.ContainsFunc(findings, func(f object.Finding) bool {
 		return f.Severity == condition.Error && !f.UnknownField
 	}) {

@@ -19,10 +19,10 @@ import (
 const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
-	// With dynamic DNS, ResolverFilter resolves the hosts of requests, and NameResolverFilter the
+	// With dynamic DNS, HTTPResolverFilter resolves the hosts of requests, and SNIResolverFilter the
 	// server names (SNI) of connections.
-	ResolverFilter     = "envoy.filters.http.dynamic_forward_proxy"
-	NameResolverFilter = "envoy.filters.network.sni_dynamic_forward_proxy"
+	HTTPResolverFilter = "envoy.filters.http.dynamic_forward_proxy"
+	SNIResolverFilter  = "envoy.filters.network.sni_dynamic_forward_proxy"
 	// HTTP filter that verifies the tokens of requests
 	TokenFilter = "envoy.filters.http.jwt_authn"
 
@@ -70,11 +70,11 @@ const (
 func IsConditionKey(key string) bool {
 	return ofPermission(key) || slices.Contains([]string{sourceIP, remoteIP, sourceNamespace,
 		sourceAccount, sourceTrustDomain, sourcePrincipal, requestPrincipal, requestAudiences,
-		requestPresenter}, key) || KeyHasName(key)
+		requestPresenter}, key) || KeyTakesBracketedName(key)
 }
 
-// KeyHasName reports whether a key contains a name in brackets, such as request.headers[NAME].
-func KeyHasName(key string) bool {
+// KeyTakesBracketedName reports whether a key contains a name in brackets, such as request.headers[NAME].
+func KeyTakesBracketedName(key string) bool {
 	return strings.HasPrefix(key, requestHeaders) || strings.HasPrefix(key, requestClaims) ||
 		strings.HasPrefix(key, filterMetadata)
 }

@@ -32,8 +32,8 @@ type decoder struct {
 	protobuf bool
 	// accepts 64-bit numbers as text, as other xDS servers send them in protobuf's JSON
 	wide     bool
-	envoy    bool // decodes messages of Envoy's API; see DecodeEnvoy
-	seconds  bool // accepts only durations in seconds; see DecodeEnvoyStrict
+	envoy    bool // decodes messages of Envoy's API; see DecodeEnvoyMessage
+	seconds  bool // accepts only durations in seconds; see DecodeEnvoyMessageStrict
 	unlinked []UnlinkedMessage
 	unknowns []bool // with envoy: whether each of problems is an UnknownField
 	// someUnknown reports whether one of problems is an UnknownField.

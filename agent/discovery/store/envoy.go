@@ -31,17 +31,19 @@ type UnlinkedMessage struct {
 	Value *structpb.Struct
 }
 
-// DecodeEnvoy decodes a JSON value of an EnvoyFilter, at the path field, into a message of Envoy's
+// DecodeEnvoyMessage decodes a JSON value of an EnvoyFilter, at the path field, into a message of Envoy's
 // API. It accepts durations in Go's syntax. A packed message of an unlinked type becomes a
 // TypedStruct, which Envoy decodes; a TypedStruct of a linked type is decoded as that type. Unknown
 // fields are left out. After any other error the message must not be used.
-func DecodeEnvoy(value any, into proto.Message, field string) ([]object.Finding, []UnlinkedMessage) {
+func DecodeEnvoyMessage(value any, into proto.Message, field string) ([]object.Finding,
+	[]UnlinkedMessage) {
 	return decodeEnvoyWith(&decoder{}, value, into, field)
 }
 
-// DecodeEnvoyStrict is like DecodeEnvoy, but accepts only durations in protobuf's JSON form, as
+// DecodeEnvoyMessageStrict is like DecodeEnvoyMessage, but accepts only durations in protobuf's JSON form, as
 // Envoy itself does.
-func DecodeEnvoyStrict(value any, into proto.Message, field string) ([]object.Finding, []UnlinkedMessage) {
+func DecodeEnvoyMessageStrict(value any, into proto.Message, field string) ([]object.Finding,
+	[]UnlinkedMessage) {
 	return decodeEnvoyWith(&decoder{seconds: true}, value, into, field)
 }
 

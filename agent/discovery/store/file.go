@@ -59,7 +59,7 @@ type readDocument struct {
 func readFile(path string, previous *file, options Options) *file {
 	next := &file{read: time.Now()}
 	content, err := readAll(path, next)
-	if err == nil && len(content) == 0 && options.PolicyCounts[path] > 0 {
+	if err == nil && len(content) == 0 && options.PolicyCountsByFile[path] > 0 {
 		err = errEmptied
 	}
 	switch {

@@ -45,10 +45,10 @@ func (s *Store) PolicyFolderInodes() map[string]uint64 {
 	return all
 }
 
-// PoliciesIncomplete reports whether PolicyFolderInodes and PolicyCounts may be incomplete, because
+// PolicyRecordsIncomplete reports whether PolicyFolderInodes and PolicyCountsByFile may be incomplete, because
 // those of an earlier store were lost and not all paths were found since. It is
-// Options.PoliciesIncomplete of the next store.
-func (s *Store) PoliciesIncomplete() bool { return s.options.PoliciesIncomplete }
+// Options.PolicyRecordsIncomplete of the next store.
+func (s *Store) PolicyRecordsIncomplete() bool { return s.options.PolicyRecordsIncomplete }
 
 // countPolicies updates the number of files with policies of a directory after a file has changed
 // from before to next. Both may be nil.
@@ -82,13 +82,13 @@ func (s *Store) expectFolders(inodes map[string]uint64) {
 		}
 	}
 	for _, path := range s.options.Paths {
-		s.suspicious[path] = s.options.PoliciesIncomplete
+		s.suspicious[path] = s.options.PolicyRecordsIncomplete
 	}
 }
 
 // suspect marks the empty directories below the configured path root, and the targets of links, as
 // missing: each may be the mount point of a file system with policies. It does so once per path,
-// and only with Options.PoliciesIncomplete, when the store does not know which directories had
+// and only with Options.PolicyRecordsIncomplete, when the store does not know which directories had
 // policies.
 func (s *Store) suspect(root string, found map[string]folderID, links []string) {
 	if _, ok := found[root]; !ok || !s.suspicious[root] {

@@ -49,11 +49,12 @@ func (f *files) bind(name string) (unmount func()) {
 func (f *files) nextRun(lost bool) {
 	f.t.Helper()
 	options := f.store.options
-	options.AwaitPaths, options.PoliciesIncomplete = true, lost || f.store.PoliciesIncomplete()
+	options.AwaitPaths, options.PolicyRecordsIncomplete = true, lost ||
+		f.store.PolicyRecordsIncomplete()
 	options.LastGood, options.MissingPaths, options.PolicyFolderInodes = f.store.LastGoodObjects(), f.store.MissingPaths(), f.store.PolicyFolderInodes()
-	options.PolicyCounts = f.store.PolicyCounts()
+	options.PolicyCountsByFile = f.store.PolicyCountsByFile()
 	if lost {
-		options.LastGood, options.MissingPaths, options.PolicyFolderInodes, options.PolicyCounts = nil, nil, nil, nil
+		options.LastGood, options.MissingPaths, options.PolicyFolderInodes, options.PolicyCountsByFile = nil, nil, nil, nil
 	}
 	f.store = New(options)
 	f.store.Load()
@@ -62,7 +63,7 @@ func (f *files) nextRun(lost bool) {
 // closedBy compares the reason for which no resources are served with want; "": they are served.
 func (f *files) closedBy(what, want string) {
 	f.t.Helper()
-	p, closed := f.store.UnlistedPathProblem()
+	p, closed := f.store.UnknownPoliciesProblem()
 	if closed != (want != "") || !strings.Contains(p.String(), want) {
 		f.t.Errorf("%s: closed by %q, want %q", what, p, want)
 	}
@@ -286,7 +287,7 @@ func TestFolders_LostBeforeAPathIsFound(t *testing.T) {
 	f.write("empty/empty.yaml", "")
 	f.store.Load()
 	f.closedBy("no directory is empty", "")
-	if f.store.PoliciesIncomplete() {
+	if f.store.PolicyRecordsIncomplete() {
 		t.Error("the directories count as lost, and all are known")
 	}
 }

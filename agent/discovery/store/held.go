@@ -47,9 +47,9 @@ func (f *file) atLineOf(o *object.Object, denials []denial) *object.Object {
 	return &moved
 }
 
-// CountMissing returns the number of last good objects that are not in force, because no scan has
+// CountMissingLastGood returns the number of last good objects that are not in force, because no scan has
 // found their file yet.
-func (s *Store) CountMissing() int {
+func (s *Store) CountMissingLastGood() int {
 	waiting := 0
 	for path, objects := range s.held {
 		if s.files[path] == nil {
@@ -103,7 +103,10 @@ func (s *Store) forget() {
 		return !wrong && s.files[path] == nil && !s.expected(path)
 	}
 	maps.DeleteFunc(s.held, func(path string, _ []*object.Object) bool { return gone(path) })
-	maps.DeleteFunc(s.options.PolicyCounts, func(path string, _ int) bool { return gone(path) })
+	maps.DeleteFunc(s.options.PolicyCountsByFile, func(path string,
+		_ int) bool {
+		return gone(path)
+	})
 }
 
 // unseen returns the known files below a path that a scan did not find.

@@ -55,9 +55,9 @@ type Proposal struct {
 	objects   map[object.Key]bool
 }
 
-// Propose parses files. folders are the directories whose files are all in texts. Paths are
+// ParseProposal parses files. folders are the directories whose files are all in texts. Paths are
 // absolute. Only Namespace, Validate and ValidateEnvoyFilters of options are used.
-func Propose(texts []FileText, folders []string, options Options) Proposal {
+func ParseProposal(texts []FileText, folders []string, options Options) Proposal {
 	p := Proposal{namespace: options.Namespace, files: map[string]*file{},
 		objects: map[object.Key]bool{}}
 	for _, folder := range folders {

@@ -7,14 +7,14 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// PolicyCounts returns the number of policies of each file that has any, for Options.PolicyCounts
+// PolicyCountsByFile returns the number of policies of each file that has any, for Options.PolicyCountsByFile
 // of the next store. For a broken file, the number is at least the previous one. The result is nil
 // without Options.AwaitPaths.
-func (s *Store) PolicyCounts() map[string]int {
+func (s *Store) PolicyCountsByFile() map[string]int {
 	if !s.options.AwaitPaths {
 		return nil
 	}
-	return maps.Clone(s.options.PolicyCounts)
+	return maps.Clone(s.options.PolicyCountsByFile)
 }
 
 // guard records the number of a file's policies. If the file is broken and fewer policies are known
@@ -23,8 +23,8 @@ func (s *Store) guard(path string, f *file) {
 	if f == nil || f.input {
 		return
 	}
-	had := s.options.PolicyCounts[path]
-	if s.options.PoliciesIncomplete && s.files[path] == nil {
+	had := s.options.PolicyCountsByFile[path]
+	if s.options.PolicyRecordsIncomplete && s.files[path] == nil {
 		had = math.MaxInt32
 	}
 	known, denied := map[object.Key]bool{}, 0
@@ -48,7 +48,7 @@ func (s *Store) guard(path string, f *file) {
 		}
 		has = max(had, has)
 	}
-	if s.options.PolicyCounts[path] = has; has == 0 {
-		delete(s.options.PolicyCounts, path)
+	if s.options.PolicyCountsByFile[path] = has; has == 0 {
+		delete(s.options.PolicyCountsByFile, path)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // open reports whether a policy is no longer in force, and no denial replaces it.
 func (f *files) open(name string) bool {
-	_, closed := f.store.UnlistedPathProblem()
+	_, closed := f.store.UnknownPoliciesProblem()
 	return !closed && !f.hasPolicy(name) && len(f.denials()) == 0
 }
 
@@ -42,7 +42,7 @@ func TestRecorded_BrokenBetweenRuns(t *testing.T) {
 		f.expectDenials(name + ", broken without policies")
 		f.remove("x.yaml")
 		f.store.Load()
-		if got := f.store.PolicyCounts(); len(got) > 0 {
+		if got := f.store.PolicyCountsByFile(); len(got) > 0 {
 			t.Errorf("%s: recorded %v", name, got)
 		}
 	}
@@ -61,7 +61,7 @@ func TestRecorded_LastGoodLost(t *testing.T) {
 	f.nextRun(false)
 	f.expectDenials("both are known")
 	options := f.store.options
-	options.LastGood, options.PolicyCounts = f.store.LastGoodObjects()[:1], f.store.PolicyCounts()
+	options.LastGood, options.PolicyCountsByFile = f.store.LastGoodObjects()[:1], f.store.PolicyCountsByFile()
 	f.store = New(options)
 	f.expectDenials("one is known", "all at 1")
 	f.nextRun(false)

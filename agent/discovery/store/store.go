@@ -35,7 +35,7 @@ type Options struct {
 	// version, unless an earlier one is known.
 	TolerateUnknownFields bool
 
-	// AwaitPaths makes it an error (see UnlistedPathProblem) if a path, or one of
+	// AwaitPaths makes it an error (see UnknownPoliciesProblem) if a path, or one of
 	// PolicyFolderInodes, is missing or cannot be listed: its file system may not be mounted yet.
 	// The error ends once the path is listed.
 	AwaitPaths bool
@@ -44,14 +44,14 @@ type Options struct {
 	// (Store.PolicyFolderInodes).
 	PolicyFolderInodes map[string]uint64
 
-	// PolicyCounts has the numbers of policies of files in an earlier store (Store.PolicyCounts).
+	// PolicyCountsByFile has the numbers of policies of files in an earlier store (Store.PolicyCountsByFile).
 	// If a file is broken or empty, and fewer of its policies are known, everything is denied.
-	PolicyCounts map[string]int
+	PolicyCountsByFile map[string]int
 
-	// PoliciesIncomplete reports that PolicyFolderInodes and PolicyCounts could not be read. With
+	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile could not be read. With
 	// AwaitPaths, every directory without files, and every broken file, then counts as one that may
 	// have had policies.
-	PoliciesIncomplete bool
+	PolicyRecordsIncomplete bool
 
 	// LastGood holds the result of LastGoodObjects of an earlier store. Objects without a namespace
 	// are in this store's default namespace.
@@ -63,7 +63,7 @@ type Options struct {
 	Sources []string
 
 	// RequiredSources are the members of Sources whose policies are unknown until they have
-	// delivered their complete state once; see UnlistedPathProblem.
+	// delivered their complete state once; see UnknownPoliciesProblem.
 	RequiredSources []string
 
 	// MissingPaths are paths that were away in an earlier store (Store.MissingPaths) and whose
@@ -93,7 +93,7 @@ type Store struct {
 	// directories that may have policies and were not found yet; each has a problem from the first
 	// scan on
 	missing    map[string]object.Problem
-	suspicious map[string]bool // with PoliciesIncomplete: those Options.Paths that were not found yet
+	suspicious map[string]bool // with PolicyRecordsIncomplete: those Options.Paths that were not found yet
 	// problems of paths that are away
 	away       map[string]object.Problem
 	restored   map[object.Key]*object.Object // keys of objects below Options.MissingPaths, until Load
@@ -108,8 +108,8 @@ type Store struct {
 // New returns a store that has read no files yet.
 func New(options Options) *Store {
 	options.Paths = slices.Clone(options.Paths)
-	if options.PolicyCounts = maps.Clone(options.PolicyCounts); options.PolicyCounts == nil {
-		options.PolicyCounts = map[string]int{}
+	if options.PolicyCountsByFile = maps.Clone(options.PolicyCountsByFile); options.PolicyCountsByFile == nil {
+		options.PolicyCountsByFile = map[string]int{}
 	}
 	for i, path := range options.Paths {
 		options.Paths[i] = filepath.Clean(path)
@@ -136,7 +136,7 @@ func New(options Options) *Store {
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.WithNamespace(options.Namespace))
 		if o.Kind.CanRestrictAccess() && s.rootOf(o.File) != "" {
-			s.options.PolicyCounts[o.File] = max(s.options.PolicyCounts[o.File], 1)
+			s.options.PolicyCountsByFile[o.File] = max(s.options.PolicyCountsByFile[o.File], 1)
 		}
 	}
 	s.restore(options.MissingPaths)
@@ -189,7 +189,7 @@ func (s *Store) Reload(paths []string) []object.Change {
 	changes := s.apply(slices.Compact(read), gone, readFile)
 	s.holdUnseen(unseen)
 	s.forget()
-	s.options.PoliciesIncomplete = s.options.PoliciesIncomplete && len(s.awaited) > 0
+	s.options.PolicyRecordsIncomplete = s.options.PolicyRecordsIncomplete && len(s.awaited) > 0
 	return changes
 }
 
@@ -334,7 +334,7 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	s.hold(path, next)
 	if next == nil {
 		delete(s.files, path)
-		delete(s.options.PolicyCounts, path)
+		delete(s.options.PolicyCountsByFile, path)
 		return
 	}
 	s.files[path] = next

@@ -36,7 +36,7 @@ const (
 
 // accepts returns the kinds of connections that a port accepts, as in istiod.
 func (in InboundListener) accepts() []accepted {
-	protocol := in.PlainProtocol()
+	protocol := in.ProtocolInsideTLS()
 	auto, http := protocol == model.AutoProtocol, protocol.IsHTTP()
 	switch mode := in.mode(); {
 	case in.TLS != nil:
@@ -65,7 +65,7 @@ func (in InboundListener) accepts() []accepted {
 
 // mode returns the effective mode of mutual TLS. A proxy without an identity cannot terminate
 // mutual TLS, so PERMISSIVE becomes DISABLE.
-func (in InboundListener) mode() model.MutualTLS {
+func (in InboundListener) mode() model.MutualTLSMode {
 	switch {
 	case in.MutualTLSMode == model.Strict:
 		return model.Strict

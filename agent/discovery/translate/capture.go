@@ -48,7 +48,7 @@ func UnknownDestinationClusters(m *mesh.Config, node model.Node) ([]*resource.Re
 	var out []*resource.Resource
 	for _, c := range []*clusterv3.Cluster{outbound, inbound, nowhere} {
 		c.ConnectTimeout = durationpb.New(m.ConnectTimeout)
-		c.AltStatName = mesh.StatName(c.Name)
+		c.AltStatName = mesh.DelimitedStatName(c.Name)
 		if node.RecordsMetrics && c != inbound {
 			c.Metadata = serviceLabels("", c.Name)
 		}

@@ -93,13 +93,13 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.MergedDe
 				rule.Host, rule.PolicyObject.Position(), precedence(rule.PolicyObject, o)),
 			"put what is wanted into one DestinationRule"))
 	}
-	for _, o := range rule.ShadowedSelections {
+	for _, o := range rule.ShadowedSelectingRules {
 		out.Problems = append(out.Problems, o.Warning("workloadSelector",
 			fmt.Sprintf("%s chooses this proxy too, is older and takes precedence for %s",
 				rule.Objects[0].Position(), rule.Host),
 			"let only one choose a workload"))
 	}
-	for _, shadow := range rule.Shadowed {
+	for _, shadow := range rule.ShadowedSubsets {
 		by := rule.Subset(shadow.Name).Object
 		out.Problems = append(out.Problems, shadow.Object.Warning(fmt.Sprintf("subsets[%d].name",
 			shadow.Index),

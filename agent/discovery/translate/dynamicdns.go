@@ -160,7 +160,7 @@ func resolveRequests(manager *hcmv3.HttpConnectionManager) {
 	last := len(manager.HttpFilters) - 1
 	router := manager.HttpFilters[last]
 	manager.HttpFilters = append(manager.HttpFilters[:last:last],
-		httpFilter(rbac.ResolverFilter, &httpdfpv3.FilterConfig{
+		httpFilter(rbac.HTTPResolverFilter, &httpdfpv3.FilterConfig{
 			ImplementationSpecifier: &httpdfpv3.FilterConfig_DnsCacheConfig{
 				DnsCacheConfig: dnsCache()}}), router)
 }
@@ -168,7 +168,7 @@ func resolveRequests(manager *hcmv3.HttpConnectionManager) {
 // resolveServerNames returns the filter that resolves the server names of connections; it precedes
 // the one that forwards.
 func resolveServerNames(port uint32) (*listenerv3.Filter, error) {
-	return networkFilter(rbac.NameResolverFilter, &snidfpv3.FilterConfig{DnsCacheConfig: dnsCache(),
+	return networkFilter(rbac.SNIResolverFilter, &snidfpv3.FilterConfig{DnsCacheConfig: dnsCache(),
 		PortSpecifier: &snidfpv3.FilterConfig_PortValue{PortValue: port}})
 }
 

@@ -66,7 +66,7 @@ func TestRuleProblems(t *testing.T) {
 			text := ""
 			for _, host := range m.ServiceHosts() {
 				service := m.Service(host, proxy.Namespace)
-				text += meshtest.Problems(translate.ServiceClusters(m.MeshConfig(), service,
+				text += meshtest.FormatProblems(translate.ServiceClusters(m.MeshConfig(), service,
 					m.DestinationRule(service, proxy), proxy).Problems)
 			}
 			return text
@@ -90,9 +90,9 @@ func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 		}
 		byName := func(a, b translate.FileSecret) int { return strings.Compare(a.Name(), b.Name()) }
 		for _, s := range slices.SortedFunc(maps.Keys(out.Secrets), byName) {
-			text.WriteString("# secret " + s.Name() + meshtest.Origins(out.Secrets[s]) + "\n")
+			text.WriteString("# secret " + s.Name() + meshtest.FormatOrigins(out.Secrets[s]) + "\n")
 		}
-		text.WriteString(meshtest.Problems(out.Problems))
+		text.WriteString(meshtest.FormatProblems(out.Problems))
 	}
 	return text.String()
 }
@@ -142,12 +142,12 @@ func virtualHost(t *testing.T, v *translate.VirtualHost) string {
 	if err := proto.Unmarshal(v.Encoded, &message); err != nil {
 		t.Fatal(err)
 	}
-	text := "# " + v.Host + meshtest.Origins(v.Origins) + "\n"
+	text := "# " + v.Host + meshtest.FormatOrigins(v.Origins) + "\n"
 	if v.RouteOrigins != nil {
-		text += "# routes" + meshtest.Origins(v.RouteOrigins) + "\n"
+		text += "# routes" + meshtest.FormatOrigins(v.RouteOrigins) + "\n"
 	}
 	return text + "# reads " + strings.Join(v.HostsRead, ", ") + "\n" + meshtest.YAML(t, &message, nil) +
-		meshtest.Problems(v.Problems)
+		meshtest.FormatProblems(v.Problems)
 }
 
 // TestServiceConnections compares with golden files the filter chains for connections to the ports
@@ -164,10 +164,10 @@ func TestServiceConnections(t *testing.T) {
 						Gateways: []string{model.MeshGateway}}
 					out := r.ServiceConnectionRoutes(service, port, m.TCPVirtualServices(host,
 						proxy.Namespace))
-					text.WriteString("# " + host + meshtest.Origins(out.Origins()) + "\n# reads " +
+					text.WriteString("# " + host + meshtest.FormatOrigins(out.Origins()) + "\n# reads " +
 						strings.Join(out.HostsRead, ", ") + "\n")
 					text.WriteString(chains(t, out.Routes))
-					text.WriteString(meshtest.Problems(out.Problems))
+					text.WriteString(meshtest.FormatProblems(out.Problems))
 				}
 			}
 			return text.String()
@@ -236,7 +236,7 @@ func TestGateways(t *testing.T) {
 				text.WriteString(chains(t, router.TCPRoutes(routing)))
 				text.WriteString(chains(t, router.TLSRoutes(routing)))
 				problems, _ := router.TakeFindings()
-				text.WriteString(meshtest.Problems(problems))
+				text.WriteString(meshtest.FormatProblems(problems))
 			}
 			return text.String()
 		})

@@ -46,9 +46,9 @@ func IsSecurityFilter(name string) bool {
 		networkExtAuthzFilter, rbac.TokenFilter}, name)
 }
 
-// IsDryRunPrefix reports whether the shadow rules of an RBAC filter with a prefix are those of
+// IsDryRunStatPrefix reports whether the shadow rules of an RBAC filter with a prefix are those of
 // dry-run policies. Otherwise they determine whether an external authorizer is called.
-func IsDryRunPrefix(prefix string) bool { return prefix != authorizerShadow }
+func IsDryRunStatPrefix(prefix string) bool { return prefix != authorizerShadow }
 
 // AllOrigins returns the origins of the filters and of the extensions.
 func (g SecurityFilters) AllOrigins() []resource.Origin {

@@ -61,7 +61,7 @@ const managerFilter = "envoy.filters.network.http_connection_manager"
 // newManager returns an HTTP connection manager with the settings that are common to all listeners.
 func newManager(statPrefix string, m *mesh.Config, t *Telemetry) *hcmv3.HttpConnectionManager {
 	manager := &hcmv3.HttpConnectionManager{
-		StatPrefix: mesh.StatName(statPrefix),
+		StatPrefix: mesh.DelimitedStatName(statPrefix),
 		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}),
 			httpFilter(corsFilter, &corsv3.CorsPolicy{}),
 			httpFilter(routerFilter, &routerv3.Router{})},

@@ -34,7 +34,7 @@ type InboundListener struct {
 	// TLS settings of a Sidecar's ingress listener, by which the proxy terminates TLS; nil: none
 	TLS *networking.ServerTLSSettings
 	// mode of mutual TLS of the mesh; without effect if TLS is set
-	MutualTLSMode   model.MutualTLS
+	MutualTLSMode   model.MutualTLSMode
 	Identity        bool // the proxy has a certificate of the mesh
 	SecurityFilters SecurityFilters
 	// logs and traces of the port's filters
@@ -64,7 +64,7 @@ const passthroughSource6 = "::1"
 func (in InboundListener) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
-		protocol: in.PlainProtocol(), policy: policy{pool: in.ConnectionPool}}
+		protocol: in.ProtocolInsideTLS(), policy: policy{pool: in.ConnectionPool}}
 	d.applyPool()
 	c := d.finish()
 	if in.Endpoint == "" {
@@ -116,8 +116,8 @@ func parseEndpoint(text string) (*corev3.Address, error) {
 	return socketAddress(host, uint32(number)), nil
 }
 
-// PlainProtocol returns the protocol of the connection inside of TLS.
-func (in InboundListener) PlainProtocol() model.Protocol {
+// ProtocolInsideTLS returns the protocol of the connection inside of TLS.
+func (in InboundListener) ProtocolInsideTLS() model.Protocol {
 	if in.TLS != nil && in.Protocol == model.TLS {
 		return model.HTTP
 	}

@@ -50,14 +50,14 @@ func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Headers)) {
-		if claim, ok := model.RoutingClaim(name); ok {
+		if claim, ok := model.ParseClaimHeader(name); ok {
 			out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(claim, in.Headers[name]))
 			continue
 		}
 		out.Headers = append(out.Headers, headerMatch(name, in.Headers[name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.WithoutHeaders)) {
-		if claim, ok := model.RoutingClaim(name); ok {
+		if claim, ok := model.ParseClaimHeader(name); ok {
 			m := claimMatch(claim, in.WithoutHeaders[name])
 			m.Invert = true
 			out.DynamicMetadata = append(out.DynamicMetadata, m)

@@ -53,7 +53,7 @@ func (d *draft) finish() *clusterv3.Cluster {
 		d.TypedExtensionProtocolOptions = map[string]*anypb.Any{
 			"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(d.http)}
 	}
-	d.AltStatName = mesh.StatName(d.Name)
+	d.AltStatName = mesh.DelimitedStatName(d.Name)
 	return d.Cluster
 }
 

@@ -21,8 +21,8 @@ type FileSecret struct {
 	Certificate, Key            string // files of a certificate chain and its key
 	Authorities, RevocationList string // files of CA certificates and an optional CRL
 
-	Credential string           // name of a credential's secret; "": the secret is in files
-	Location   mesh.Credentials // where the credential is stored
+	Credential string                  // name of a credential's secret; "": the secret is in files
+	Location   mesh.CredentialLocation // where the credential is stored
 }
 
 // pairOf and rootsOf return the secrets of a credential: its certificate with key, and its CA
@@ -49,8 +49,8 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.RevocationList
 }
 
-// IsHostSecret reports whether an SDS server of the host has the secret.
-func (s FileSecret) IsHostSecret() bool { return credential.IsHostSecret(s.Credential) }
+// IsFromHostSDSServer reports whether an SDS server of the host has the secret.
+func (s FileSecret) IsFromHostSDSServer() bool { return credential.IsHostSDSSecret(s.Credential) }
 
 // CredentialFiles returns the files of a credential; ok is false if the secret is not from a
 // credential, or its files are unknown.
@@ -67,7 +67,7 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 // host's SDS server it returns the server's socket.
 func (s FileSecret) Files() []string {
 	switch {
-	case s.IsHostSecret():
+	case s.IsFromHostSDSServer():
 		if s.Location.Socket == "" {
 			return nil
 		}
@@ -151,7 +151,7 @@ func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {
 		out := secret(s.Credential)
 		api := out.SdsConfig.GetApiConfigSource()
-		if s.IsHostSecret() && s.Location.Socket != "" {
+		if s.IsFromHostSDSServer() && s.Location.Socket != "" {
 			api.GrpcServices[0].GetEnvoyGrpc().ClusterName = credential.HostSDSClusterName
 			return out
 		}

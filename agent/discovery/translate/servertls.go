@@ -67,7 +67,7 @@ func credentialNames(in *networking.ServerTLSSettings) []string {
 func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) FileSecret {
 	if names := credentialNames(in); len(names) > 0 {
 		// the host's SDS server serves the CA certificates under this name
-		if credential.IsHostSecret(in.CaCertCredentialName) {
+		if credential.IsHostSDSSecret(in.CaCertCredentialName) {
 			return pairOf(in.CaCertCredentialName, m)
 		}
 		return rootsOf(cmp.Or(in.CaCertCredentialName, names[0]), m)
@@ -141,9 +141,9 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	return out
 }
 
-// HasTLSVersion reports whether a gateway's server can use any TLS version that is not below the
+// HasAllowedTLSVersion reports whether a gateway's server can use any TLS version that is not below the
 // mesh's minimum. It does not check the server's own range.
-func HasTLSVersion(in *networking.ServerTLSSettings, m *mesh.Config) bool {
+func HasAllowedTLSVersion(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 	return UsesMeshIdentity(in) ||
 		in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
 		lowestVersion(m.TLSDefaults) == tlsv3.TlsParameters_TLSv1_2 ||

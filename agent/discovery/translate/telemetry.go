@@ -77,7 +77,7 @@ func (o *observer) logs(mode model.TelemetryMode) {
 		}
 	}
 	m := o.world.MeshConfig()
-	if m.AccessLog.File == "" || configured && !m.AccessLog.SetOnHost {
+	if m.AccessLog.File == "" || configured && !m.AccessLog.ConfiguredOnHost {
 		return
 	}
 	// the format was validated with the configuration

@@ -227,8 +227,8 @@ func AllowAnyHost(cluster string) *routev3.VirtualHost {
 				Timeout:          durationpb.New(0)}}}}}
 }
 
-// BlackholeHost returns a virtual host that answers 404 to everything. It is the content of a
+// NotFoundHost returns a virtual host that answers 404 to everything. It is the content of a
 // gateway's route configuration without routes.
-func BlackholeHost(port uint32) *routev3.VirtualHost {
+func NotFoundHost(port uint32) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: virtualHostName("blackhole", port), Domains: []string{"*"}}
 }

@@ -33,7 +33,7 @@ func check(config typedconfig.Config) []typedconfig.Finding {
 	if err := json.Unmarshal(config.Value, &value); err != nil {
 		return []typedconfig.Finding{{Severity: condition.Error, Message: err.Error()}}
 	}
-	problems, unlinked := store.DecodeEnvoyStrict(value, known.New().Interface(), "")
+	problems, unlinked := store.DecodeEnvoyMessageStrict(value, known.New().Interface(), "")
 	var findings []typedconfig.Finding
 	for _, p := range problems {
 		findings = append(findings, typedconfig.Finding{Field: p.Field, Severity: p.Severity,

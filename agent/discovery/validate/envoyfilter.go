@@ -127,7 +127,7 @@ func (c *checker) proxyMatch(field string, proxy *networking.EnvoyFilter_ProxyMa
 			err), `write one such as ^1\.30.*`)
 	}
 	for key := range proxy.GetMetadata() {
-		if model.IsPerProxyKey(key) {
+		if model.IsPerProxyMetadataKey(key) {
 			c.warn(field+".metadata",
 				fmt.Sprintf("%s is of one proxy alone and is not compared: the patch has no effect",
 					key), "write workloadSelector")

@@ -43,7 +43,7 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	for _, name := range slices.Sorted(maps.Keys(m.WithoutHeaders)) {
 		path := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
 		c.matchedHeader(path, name, m.WithoutHeaders[name])
-		_, claim := model.RoutingClaim(name)
+		_, claim := model.ParseClaimHeader(name)
 		// in Istio, this regular expression means "any value"
 		if claim || m.WithoutHeaders[name].GetRegex() != "*" {
 			c.stringMatch(path, m.WithoutHeaders[name])
@@ -70,7 +70,7 @@ func (c *checker) matchedHeader(field, name string, s *networking.StringMatch) {
 	case ":method", ":scheme", ":authority", ":path", ":status":
 		return
 	}
-	if _, ok := model.RoutingClaim(name); !ok {
+	if _, ok := model.ParseClaimHeader(name); !ok {
 		c.header(field, name)
 		return
 	}

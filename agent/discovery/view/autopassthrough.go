@@ -86,7 +86,7 @@ func (r *router) passed(v *ProxyView, hosts map[string]struct{}) {
 			v.put(unit)
 			continue
 		}
-		v.put(unit, translate.PassthroughClusters(v.world.MeshConfig(), service,
+		v.put(unit, translate.AutoPassthroughClusters(v.world.MeshConfig(), service,
 			v.world.DestinationRule(service, v.node), v.node)...)
 	}
 }

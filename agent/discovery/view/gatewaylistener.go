@@ -92,7 +92,7 @@ func (l *gatewayListener) publish(v *ProxyView, name string) {
 	var origins []resource.Origin
 	for _, s := range l.servers {
 		origins = append(origins, s.origin())
-		if !s.isPassthrough() && !translate.HasTLSVersion(s.spec.Tls, v.world.MeshConfig()) {
+		if !s.isPassthrough() && !translate.HasAllowedTLSVersion(s.spec.Tls, v.world.MeshConfig()) {
 			c.problems = append(c.problems, s.problem("tls.maxProtocolVersion",
 				fmt.Sprintf("%s is below the minimum of the mesh (tlsDefaults): no client can "+
 					"connect", s.spec.Tls.MaxProtocolVersion),

@@ -95,7 +95,7 @@ func (g *gatewayRoutes) publish(v *ProxyView, name string, changed []resource.Or
 	for _, host := range slices.Sorted(maps.Keys(g.hosts)) {
 		hosts = append(hosts, g.hosts[host].virtualHost)
 	}
-	fallback := translate.BlackholeHost(g.port)
+	fallback := translate.NotFoundHost(g.port)
 	if len(hosts) > 0 {
 		fallback = nil
 	}

@@ -54,7 +54,7 @@ func content(t *testing.T, v *view.ProxyView, detailed bool) string {
 			r := snapshot.Get(resource.Key{Type: typeURL, Name: name})
 			if !detailed {
 				fmt.Fprintf(&text, "%s %s%s\n%x\n", typeName, name,
-					meshtest.Origins(byPosition(r.Origins)), r.EncodedMessage())
+					meshtest.FormatOrigins(byPosition(r.Origins)), r.EncodedMessage())
 				continue
 			}
 			text.WriteString(meshtest.ResourceTitle(r))
@@ -67,18 +67,18 @@ func content(t *testing.T, v *view.ProxyView, detailed bool) string {
 	}
 	problems := v.Problems()
 	for _, unit := range slices.Sorted(maps.Keys(problems)) {
-		text.WriteString("# " + unit + ":\n" + meshtest.Problems(problems[unit]))
+		text.WriteString("# " + unit + ":\n" + meshtest.FormatProblems(problems[unit]))
 	}
 	var secrets []string
 	v.FileSecrets(func(s translate.FileSecret, origins []resource.Origin) {
-		secrets = append(secrets, "# secret "+s.Name()+meshtest.Origins(origins)+"\n")
+		secrets = append(secrets, "# secret "+s.Name()+meshtest.FormatOrigins(origins)+"\n")
 	})
 	slices.Sort(secrets)
 	text.WriteString(strings.Join(secrets, ""))
 	var hosts []string
 	for _, h := range v.AllVirtualHostOrigins() {
 		hosts = append(hosts, "# virtual host "+h.Routes+" "+h.VirtualHost+
-			meshtest.Origins(h.Origins)+"; routes"+meshtest.Origins(h.RouteOrigins)+"\n")
+			meshtest.FormatOrigins(h.Origins)+"; routes"+meshtest.FormatOrigins(h.RouteOrigins)+"\n")
 	}
 	slices.Sort(hosts)
 	return text.String() + strings.Join(hosts, "")
@@ -99,7 +99,7 @@ func TestView_ChangesEqualNewView(t *testing.T) {
 		cache := view.NewCache()
 		v := viewOf(t, m, proxy, cache)
 		v.Update(m.EverythingChanged())
-		for i, text := range m.ChangeSequence() {
+		for i, text := range m.ChangedTexts() {
 			touched := m.SetAllowingWarnings(text)
 			cache.Drop(touched)
 			v.Update(touched)

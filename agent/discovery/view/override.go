@@ -12,10 +12,10 @@ import (
 
 // A refused EnvoyFilter must not delay changes of other objects. If a client refuses a resource
 // that EnvoyFilters changed, the view publishes it with the EnvoyFilters of its last accepted
-// version. This override ends when the proxy's EnvoyFilters change, or with RetryFilterOverrides.
+// version. This override ends when the proxy's EnvoyFilters change, or with RetryEnvoyFilterOverrides.
 
-// FilterOverride replaces the newest EnvoyFilters for one resource.
-type FilterOverride struct {
+// EnvoyFilterOverride replaces the newest EnvoyFilters for one resource.
+type EnvoyFilterOverride struct {
 	resource.Key
 	Reason  string           `json:"reason"`            // error message of the client
 	Filters lastgood.Objects `json:"filters,omitempty"` // EnvoyFilters that are applied
@@ -23,9 +23,9 @@ type FilterOverride struct {
 	Refused lastgood.Objects `json:"refused,omitempty"`
 }
 
-// override is a FilterOverride that is applied.
+// override is a EnvoyFilterOverride that is applied.
 type override struct {
-	FilterOverride
+	EnvoyFilterOverride
 	set  *patch.Set
 	used []patch.Patch // patches that had an effect on the refused version
 }
@@ -101,9 +101,9 @@ func differing(objects, others []*object.Object) (found []*object.Object) {
 	return found
 }
 
-// OverrideFilters translates refused resources again, with the EnvoyFilters of their last accepted
+// OverrideEnvoyFilters translates refused resources again, with the EnvoyFilters of their last accepted
 // versions, and publishes them. It returns the overrides that have begun.
-func (v *ProxyView) OverrideFilters(refused map[resource.Key]*resource.RefusedVersion) (all []FilterOverride) {
+func (v *ProxyView) OverrideEnvoyFilters(refused map[resource.Key]*resource.RefusedVersion) (all []EnvoyFilterOverride) {
 	for key, of := range refused {
 		if of.OfferToNewClients || of.InUse() == nil || v.patches.overrides[key] != nil ||
 			v.patches.added[key] != nil {
@@ -121,7 +121,7 @@ func (v *ProxyView) OverrideFilters(refused map[resource.Key]*resource.RefusedVe
 		if out != nil && out.Version == of.Resource.Version {
 			continue
 		}
-		o := FilterOverride{Key: key, Reason: of.Reason, Filters: earlier.Objects(),
+		o := EnvoyFilterOverride{Key: key, Reason: of.Reason, Filters: earlier.Objects(),
 			Refused: differing(v.patches.set.Objects(), earlier.Objects())}
 		v.patches.overrides[key] = &override{o, earlier, v.patches.used[key]}
 		v.emit(original)
@@ -133,10 +133,10 @@ func (v *ProxyView) OverrideFilters(refused map[resource.Key]*resource.RefusedVe
 	return all
 }
 
-// Suspects returns the EnvoyFilters that may have caused a refusal: the refused ones that had an
+// SuspectedEnvoyFilters returns the EnvoyFilters that may have caused a refusal: the refused ones that had an
 // effect on the resource; if there are none, all refused ones; if none was refused, the applied
 // ones that were removed since.
-func (v *ProxyView) Suspects(o FilterOverride) []*object.Object {
+func (v *ProxyView) SuspectedEnvoyFilters(o EnvoyFilterOverride) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {
 		for _, entry := range in.used {
@@ -154,26 +154,26 @@ func (v *ProxyView) Suspects(o FilterOverride) []*object.Object {
 	return differing(o.Filters, v.patches.set.Objects())
 }
 
-// FilterOverrides returns all overrides, sorted by key.
-func (v *ProxyView) FilterOverrides() (all []FilterOverride) {
+// EnvoyFilterOverrides returns all overrides, sorted by key.
+func (v *ProxyView) EnvoyFilterOverrides() (all []EnvoyFilterOverride) {
 	for _, o := range v.patches.overrides {
-		all = append(all, o.FilterOverride)
+		all = append(all, o.EnvoyFilterOverride)
 	}
 	all = slices.AppendSeq(all, maps.Values(v.patches.stored))
-	slices.SortFunc(all, func(x, y FilterOverride) int { return x.Key.Compare(y.Key) })
+	slices.SortFunc(all, func(x, y EnvoyFilterOverride) int { return x.Key.Compare(y.Key) })
 	return all
 }
 
-// RestoreFilterOverrides passes the overrides of an earlier view to v. An override is applied if
+// RestoreEnvoyFilterOverrides passes the overrides of an earlier view to v. An override is applied if
 // the current EnvoyFilters are those that were refused. Call it before the first Update.
-func (v *ProxyView) RestoreFilterOverrides(all []FilterOverride) {
+func (v *ProxyView) RestoreEnvoyFilterOverrides(all []EnvoyFilterOverride) {
 	for _, o := range all {
 		v.patches.stored[o.Key] = o
 	}
 }
 
-// RetryFilterOverrides ends all overrides, and sends refused resources to clients again.
-func (v *ProxyView) RetryFilterOverrides() {
+// RetryEnvoyFilterOverrides ends all overrides, and sends refused resources to clients again.
+func (v *ProxyView) RetryEnvoyFilterOverrides() {
 	if len(v.patches.overrides) > 0 {
 		originals := map[resource.Key]*resource.Resource{}
 		for key := range v.patches.overrides {

@@ -15,9 +15,9 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// HostServicePorts are the service ports that the host of a captured proxy serves. If the proxy's
+// ServedPorts are the service ports that the host of a captured proxy serves. If the proxy's
 // Sidecar has no ingress, its resources depend on its addresses only through these ports.
-type HostServicePorts struct {
+type ServedPorts struct {
 	// EquivalenceKey is equal for hosts whose proxies get equal resources, provided the proxies are
 	// otherwise of one kind.
 	EquivalenceKey string
@@ -25,16 +25,16 @@ type HostServicePorts struct {
 	ports          []inboundPort
 }
 
-// SelectHostServicePorts selects, from the service ports at the addresses of a proxy's host, those
+// SelectServedPorts selects, from the service ports at the addresses of a proxy's host, those
 // that the proxy serves.
-func SelectHostServicePorts(w *model.Mesh, node model.Node, scope *model.SidecarScope,
-	candidates []EndpointPort) HostServicePorts {
+func SelectServedPorts(w *model.Mesh, node model.Node, scope *model.SidecarScope,
+	candidates []EndpointPort) ServedPorts {
 	candidates = slices.DeleteFunc(candidates, func(s EndpointPort) bool {
 		return s.service.Namespace != node.Namespace ||
 			w.Service(s.service.Host, node.Namespace) != s.service
 	})
 	ports, problems := servicePorts(w, node, scope, candidates)
-	return HostServicePorts{EquivalenceKey: keyOf(ports), Problems: dedupe(problems), ports: ports}
+	return ServedPorts{EquivalenceKey: keyOf(ports), Problems: dedupe(problems), ports: ports}
 }
 
 func keyOf(ports []inboundPort) string {
@@ -51,19 +51,19 @@ func keyOf(ports []inboundPort) string {
 }
 
 // SameObjects reports whether the ports come from the same versions of objects.
-func (o HostServicePorts) SameObjects(other HostServicePorts) bool {
+func (o ServedPorts) SameObjects(other ServedPorts) bool {
 	return slices.EqualFunc(o.ports, other.ports, func(a, b inboundPort) bool {
 		return a.object == b.object && a.field == b.field
 	})
 }
 
-// SetHostServicePorts sets the ports that the hosts of all proxies of the view serve. They replace
+// SetServedPorts sets the ports that the hosts of all proxies of the view serve. They replace
 // the ports found by the node's addresses. The next Update publishes them.
-func (v *ProxyView) SetHostServicePorts(own HostServicePorts) { v.own, v.ownChanged = &own, true }
+func (v *ProxyView) SetServedPorts(own ServedPorts) { v.own, v.ownChanged = &own, true }
 
-// HostServicePorts returns the ports set by SetHostServicePorts; the zero value if it was not
+// ServedPorts returns the ports set by SetServedPorts; the zero value if it was not
 // called.
-func (v *ProxyView) HostServicePorts() (own HostServicePorts) {
+func (v *ProxyView) ServedPorts() (own ServedPorts) {
 	if v.own != nil {
 		own = *v.own
 	}
@@ -81,8 +81,8 @@ type EndpointPort struct {
 // Host returns the host of the service.
 func (s EndpointPort) Host() string { return s.service.Host }
 
-// EndpointPorts returns the ports of all services of a host, by address. It ignores visibility.
-func EndpointPorts(w *model.Mesh, host string) map[string][]EndpointPort {
+// EndpointPortsByAddress returns the ports of all services of a host, by address. It ignores visibility.
+func EndpointPortsByAddress(w *model.Mesh, host string) map[string][]EndpointPort {
 	all := map[string][]EndpointPort{}
 	for _, service := range w.Services(host) {
 		eachServedPort(service, func(address string, s EndpointPort) {

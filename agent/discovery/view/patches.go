@@ -23,14 +23,14 @@ type patches struct {
 	// for each resource whose override has ended: the override's patches, with the sequence of the
 	// last snapshot translated with them
 	former map[resource.Key]era
-	stored map[resource.Key]FilterOverride
+	stored map[resource.Key]EnvoyFilterOverride
 }
 
 func newPatches() patches {
 	return patches{set: &patch.Set{}, originals: map[resource.Key]*resource.Resource{},
 		published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Patch{},
 		overrides: map[resource.Key]*override{}, former: map[resource.Key]era{},
-		stored: map[resource.Key]FilterOverride{}, eras: []era{{0, &patch.Set{}}}}
+		stored: map[resource.Key]EnvoyFilterOverride{}, eras: []era{{0, &patch.Set{}}}}
 }
 
 func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }

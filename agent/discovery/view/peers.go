@@ -25,7 +25,7 @@ func (d *inboundPort) authenticate(peers model.EffectivePeerAuthentication,
 			fmt.Sprintf("has no effect: %s at %s sets mutual TLS %s for port %d",
 				mode.Object.Key, mode.Object.Position(), mode.Mode, d.Port),
 			fmt.Sprintf("set DISABLE for port %d in its portLevelMtls", d.Port)))
-		d.Protocol, d.TLS = d.PlainProtocol(), nil
+		d.Protocol, d.TLS = d.ProtocolInsideTLS(), nil
 	}
 	if d.RefusesAll() {
 		problems = append(problems, mode.Object.NewProblem(object.Finding{Field: mode.Field,
@@ -37,10 +37,10 @@ func (d *inboundPort) authenticate(peers model.EffectivePeerAuthentication,
 	return mode, problems
 }
 
-// ExposedPorts returns a problem for each application that clients can reach in spite of required
+// ExposedPortProblems returns a problem for each application that clients can reach in spite of required
 // mutual TLS, because it listens on an address other than the loopback (as in listening) and
 // connections to it are not redirected to Envoy.
-func (v *ProxyView) ExposedPorts(listening []netip.AddrPort) []object.Problem {
+func (v *ProxyView) ExposedPortProblems(listening []netip.AddrPort) []object.Problem {
 	s, ok := v.kind.(*sidecar)
 	if !ok || v.node.IsIntercepted() {
 		return nil

@@ -57,7 +57,7 @@ func TestExposed_ApplicationListensBesideTheProxy(t *testing.T) {
 		for _, text := range test.listening {
 			listening = append(listening, netip.MustParseAddrPort(text))
 		}
-		got := meshtest.Problems(v.ExposedPorts(listening))
+		got := meshtest.FormatProblems(v.ExposedPortProblems(listening))
 		if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
@@ -65,7 +65,7 @@ func TestExposed_ApplicationListensBesideTheProxy(t *testing.T) {
 	m, touched := meshtest.New(t, gateway)
 	v := newView(t, m, router)
 	v.Update(touched)
-	if got := v.ExposedPorts([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}); got != nil {
+	if got := v.ExposedPortProblems([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}); got != nil {
 		t.Errorf("a router: %v", got)
 	}
 }
@@ -79,7 +79,7 @@ func TestExposed_ProxyOnTheSamePort(t *testing.T) {
 	v := newView(t, m, node)
 	v.Update(touched)
 	for at, want := range map[string]int{"10.8.0.1:8080": 0, "10.8.0.2:8080": 1} {
-		if got := v.ExposedPorts([]netip.AddrPort{netip.MustParseAddrPort(at)}); len(got) != want {
+		if got := v.ExposedPortProblems([]netip.AddrPort{netip.MustParseAddrPort(at)}); len(got) != want {
 			t.Errorf("%s: %v", at, got)
 		}
 	}
@@ -167,7 +167,7 @@ func TestTakenAddresses(t *testing.T) {
 		for _, of := range v.Problems() {
 			problems = append(problems, of...)
 		}
-		if got := meshtest.Problems(problems); (test.want == "") != (got == "") ||
+		if got := meshtest.FormatProblems(problems); (test.want == "") != (got == "") ||
 			!strings.Contains(got, test.want) {
 			t.Errorf("%s: problems %q, want %q", name, got, test.want)
 		}

@@ -108,13 +108,13 @@ func (s *secrets) publish(v *ProxyView) {
 		if err != nil {
 			report("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
 		}
-		if secret.IsHostSecret() && secret.Location.Socket == "" {
+		if secret.IsFromHostSDSServer() && secret.Location.Socket == "" {
 			report(secret.Credential+" is of an SDS server of the host, and none is configured: "+
 				"connections fail", "set [identity] credentials_sds of the agent to the server's socket; "+
 				"outrider-discoveryd has no such credentials")
 		}
 		for _, path := range found[i].Missing {
-			if secret.IsHostSecret() {
+			if secret.IsFromHostSDSServer() {
 				report(path+" does not exist: Envoy keeps the credentials that it has from there; "+
 					"without them, connections fail",
 					"start the SDS server, or correct [identity] credentials_sds")

@@ -52,7 +52,7 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 		if got := secret(); (got != nil) != step.published {
 			t.Errorf("%+v: the secret is %v", step.held, got)
 		}
-		got := meshtest.Problems(v.Problems()["secret/"+key.Name])
+		got := meshtest.FormatProblems(v.Problems()["secret/"+key.Name])
 		if (step.problem == "") != (got == "") || !strings.Contains(got, step.problem) {
 			t.Errorf("%+v: problems %q", step.held, got)
 		}

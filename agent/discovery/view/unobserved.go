@@ -9,7 +9,7 @@ import (
 
 // A refused Telemetry must not delay changes of other objects. If a client refuses a listener, even
 // with earlier EnvoyFilters, the view publishes it without Telemetries. The listener gets its
-// Telemetries again when a Telemetry or MeshConfig changes, by RetryFilterOverrides, or if the
+// Telemetries again when a Telemetry or MeshConfig changes, by RetryEnvoyFilterOverrides, or if the
 // client refuses the version without them, too.
 
 // OmittedTelemetry is a listener that is published without Telemetries.

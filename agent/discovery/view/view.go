@@ -44,8 +44,8 @@ type ProxyView struct {
 
 	extensions map[string]publishedExtension // by unit: "extension/" and the extension's name
 
-	own        *HostServicePorts // ports set by SetHostServicePorts; nil: those at the addresses of node
-	ownChanged bool              // SetHostServicePorts was called since the last update
+	own        *ServedPorts // ports set by SetServedPorts; nil: those at the addresses of node
+	ownChanged bool         // SetServedPorts was called since the last update
 }
 
 // kind is the part of a view that depends on the type of proxy: sidecar or router.
@@ -157,7 +157,7 @@ func (v *ProxyView) Reconfigure(everything model.ChangeSummary) {
 
 func (v *ProxyView) publish() {
 	v.secrets.publish(v)
-	change := resource.Change{ClosedListeners: v.closed}
+	change := resource.Change{ListenersClosedByPolicy: v.closed}
 	for key, r := range v.change {
 		if r == nil {
 			change.Remove = append(change.Remove, key)

@@ -70,11 +70,11 @@ type Epoch struct {
 	SpecDigest        string    `json:"-"` // of the epoch's Spec
 	MeshNamespace     string    `json:"-"` // of the epoch's Spec
 	AdminAddress      string    `json:"-"`
-	LatestEnd         time.Time `json:"-"` // end of the drain at the latest; zero: unknown
+	LatestDrainEnd    time.Time `json:"-"` // end of the drain at the latest; zero: unknown
 	AdminLost         bool      `json:"-"` // the epoch serves without an admin interface
 	AdminUnresponsive bool      `json:"-"` // the admin interface does not answer
 	// A hot restart from this epoch failed, so Envoy may have closed its listeners.
-	MayRefuseConnections bool          `json:"-"`
+	ListenersMaybeClosed bool          `json:"-"`
 	DrainRequested       bool          `json:"-"` // a drain was requested
 	DrainTime            time.Duration `json:"-"` // from the drain request until the listeners close
 	ListenersCloseAt     time.Time     `json:"-"` // time at which the listeners close; zero: not confirmed
@@ -82,8 +82,8 @@ type Epoch struct {
 	NextEpochWaitReason string `json:"-"`
 }
 
-// HalfDrainTime returns when half of a requested drain is over; zero if none was requested.
-func (e Epoch) HalfDrainTime(now time.Time) time.Time {
+// HalfDrainedAt returns when half of a requested drain is over; zero if none was requested.
+func (e Epoch) HalfDrainedAt(now time.Time) time.Time {
 	switch {
 	case !e.DrainRequested:
 		return time.Time{}

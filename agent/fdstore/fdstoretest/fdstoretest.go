@@ -39,8 +39,8 @@ func New(t testing.TB) *Manager {
 	return m
 }
 
-// Start returns the store of a service that starts now and inherits what is stored.
-func (m *Manager) Start() *fdstore.Store {
+// StartService returns the store of a service that starts now and inherits what is stored.
+func (m *Manager) StartService() *fdstore.Store {
 	m.t.Helper()
 	m.receive()
 	var inherited []*os.File

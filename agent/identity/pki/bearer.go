@@ -18,7 +18,7 @@ type BearerToken struct {
 // Token reads the file. It returns an error if the token has expired, because the server would only
 // report that authentication failed.
 func (b BearerToken) Token() (Token, error) {
-	text, err := readfile.Read(b.File, MaxToken)
+	text, err := readfile.Read(b.File, MaxTokenBytes)
 	if err != nil {
 		return Token{}, fmt.Errorf("cannot read token: %w", err)
 	}

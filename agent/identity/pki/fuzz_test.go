@@ -15,7 +15,7 @@ import (
 func FuzzPair(f *testing.F) {
 	root := pkitest.NewAuthority(f, "root", nil)
 	middle := pkitest.NewAuthority(f, "middle", root)
-	chain, key := middle.Issue(f, pkitest.Leaf("web", time.Hour))
+	chain, key := middle.Issue(f, pkitest.LeafTemplate("web", time.Hour))
 	f.Add(chain, key)
 	f.Add(append(pkitest.PEM(root.Certificate), chain...), key)
 	f.Add(chain[:len(chain)/2], key[len(key)/2:])

@@ -41,7 +41,7 @@ func TestKeys_AreGeneratedEncodedAndParsed(t *testing.T) {
 			if got := bytes.Contains(text, []byte("BEGIN PRIVATE KEY")); got != pkcs8 {
 				t.Errorf("%s: PKCS#8: %v, want %v", kind, got, pkcs8)
 			}
-			leaf := authority.Sign(t, pkitest.Leaf("web", time.Hour), key.Public())
+			leaf := authority.Sign(t, pkitest.LeafTemplate("web", time.Hour), key.Public())
 			pair, err := parsePair(pkitest.PEM(leaf), text, pki.UsageBoth)
 			if err != nil {
 				t.Fatalf("%s: %v", kind, err)
@@ -107,7 +107,7 @@ func findings(t *testing.T) []finding {
 	middle := pkitest.NewAuthority(t, "middle", root)
 	key, other := pkitest.NewKey(t), pkitest.NewKey(t)
 	sign := func(change func(*x509.Certificate)) *x509.Certificate {
-		template := pkitest.Leaf("web", time.Hour)
+		template := pkitest.LeafTemplate("web", time.Hour)
 		change(template)
 		return middle.Sign(t, template, key.Public())
 	}
@@ -139,7 +139,7 @@ func findings(t *testing.T) []finding {
 			append(one(good), slices.Repeat(one(middle.Certificate), 16)...), key},
 		{"key that takes long to verify with", pki.ErrWeakKey, "an RSA key of more than 8192 bits",
 			pki.UsageBoth, []*x509.Certificate{good, middle.Certificate, root.Sign(t,
-				pkitest.Leaf("large", time.Hour), &rsa.PublicKey{E: 65537,
+				pkitest.LeafTemplate("large", time.Hour), &rsa.PublicKey{E: 65537,
 					N: new(big.Int).SetBit(big.NewInt(1), 9000, 1)})}, key},
 		{"leaf last", pki.ErrChainOrder, "the key belongs to certificate 2", pki.UsageBoth,
 			[]*x509.Certificate{middle.Certificate, good}, key},
@@ -168,9 +168,9 @@ func findings(t *testing.T) []finding {
 				func(c *x509.Certificate) { c.SignatureAlgorithm = x509.ECDSAWithSHA1 }),
 				middle.Certificate}, key},
 		{"short RSA key", pki.ErrWeakKey, "short RSA key", pki.UsageBoth,
-			one(middle.Sign(t, pkitest.Leaf("web", time.Hour), short.Public())), short},
+			one(middle.Sign(t, pkitest.LeafTemplate("web", time.Hour), short.Public())), short},
 		{"short curve", pki.ErrWeakKey, "short elliptic curve", pki.UsageBoth,
-			one(middle.Sign(t, pkitest.Leaf("web", time.Hour), curve.Public())), curve},
+			one(middle.Sign(t, pkitest.LeafTemplate("web", time.Hour), curve.Public())), curve},
 	}
 }
 
@@ -178,7 +178,7 @@ func TestPair_ChainIsServedInOrder(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	middle := pkitest.NewAuthority(t, "middle", root)
 	key := pkitest.NewKey(t)
-	leaf := middle.Sign(t, pkitest.Leaf("web", time.Hour), key.Public())
+	leaf := middle.Sign(t, pkitest.LeafTemplate("web", time.Hour), key.Public())
 	ordered := pkitest.PEM(leaf, middle.Certificate, root.Certificate)
 	for _, chain := range [][]byte{
 		ordered, pkitest.PEM(leaf, root.Certificate, middle.Certificate),
@@ -209,7 +209,7 @@ func TestPair_Findings(t *testing.T) {
 
 func TestPair_CheckTime(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
-	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	pair, err := parsePair(chain, key, pki.UsageBoth)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestPair_CheckTime(t *testing.T) {
 
 func TestPair_MalformedFiles(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
-	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	both := slices.Concat(chain, key)
 	if pair, err := parsePair(both, both, pki.UsageBoth); err != nil ||
 		!bytes.Equal(pair.ChainPEM, chain) || !bytes.Equal(pair.KeyPEM, key) {

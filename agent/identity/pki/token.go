@@ -15,8 +15,8 @@ const maxTokenBytes = 64 << 10
 // tokenText contains the characters that may occur in a token.
 const tokenText = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// MaxToken bounds the size of a file with a token, in bytes.
-const MaxToken = 64 << 10
+// MaxTokenBytes bounds the size of a file with a token, in bytes.
+const MaxTokenBytes = 64 << 10
 
 // Token is a JSON Web Token whose signature was not verified, which is the task of the CA that
 // receives it.

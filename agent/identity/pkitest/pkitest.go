@@ -62,8 +62,8 @@ func (a *Authority) Sign(t testing.TB, template *x509.Certificate,
 	return certificate
 }
 
-// Leaf returns a template of a workload's certificate with a lifetime.
-func Leaf(name string, lifetime time.Duration) *x509.Certificate {
+// LeafTemplate returns a template of a workload's certificate with a lifetime.
+func LeafTemplate(name string, lifetime time.Duration) *x509.Certificate {
 	id := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/default/sa/" + name}
 	return &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, URIs: []*url.URL{id},

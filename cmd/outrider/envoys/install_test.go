@@ -66,7 +66,7 @@ func TestFile_IgnoresUmask(t *testing.T) {
 	if os.Getenv("OUTRIDER_ENVOY") != "" {
 		t.Setenv("OUTRIDER_ENVOY", "") // an Envoy set by the user would have another hash
 	}
-	pinned := parts.Envoy(t)
+	pinned := parts.EnvoyPath(t)
 	i := installer(t)
 	i.Releases = Releases()
 	umask := syscall.Umask(0o077)
@@ -103,7 +103,7 @@ func TestFile_IgnoresUmask(t *testing.T) {
 // TestReleases_MatchGetEnvoy checks that scripts/get-envoy, which downloads Envoy for tests, and
 // the first of Releases, which users install, have the same version and hashes.
 func TestReleases_MatchGetEnvoy(t *testing.T) {
-	script, err := os.ReadFile(filepath.Join(parts.Root(), "scripts", "get-envoy"))
+	script, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "scripts", "get-envoy"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,15 +86,15 @@ var reasons = map[string]string{
 
 // conversion collects the settings of the new configuration, and notes for its user.
 type conversion struct {
-	*Source
+	*VMFiles
 	document
 }
 
 // Convert returns the configuration of Outrider that replaces the files.
-func (s *Source) Convert(paths Paths) (*Result, error) { return s.convert(paths).result() }
+func (s *VMFiles) Convert(paths Paths) (*Result, error) { return s.convert(paths).result() }
 
-func (s *Source) convert(paths Paths) *conversion {
-	c := &conversion{Source: s, document: document{notes: slices.Clone(s.unknown)}}
+func (s *VMFiles) convert(paths Paths) *conversion {
+	c := &conversion{VMFiles: s, document: document{notes: slices.Clone(s.unknown)}}
 	istiod := "istiod." + cmp.Or(s.Environment["ISTIO_SYSTEM_NAMESPACE"], "istio-system") + ".svc:"
 	c.set("discovery.address", istiod+"15012", "the default of pilot-agent")
 	c.upstream(paths)

@@ -23,8 +23,8 @@ import (
 // maxSize bounds the size of each file, in bytes.
 const maxSize = 1 << 20
 
-// Source contains the files of an Istio VM. Fields of missing files are empty.
-type Source struct {
+// VMFiles contains the files of an Istio VM. Fields of missing files are empty.
+type VMFiles struct {
 	// Environment contains the variables of cluster.env, sidecar.env and proxyMetadata in
 	// mesh.yaml. The former override the latter.
 	Environment map[string]string
@@ -38,7 +38,7 @@ type Source struct {
 
 // Read reads the files in a directory. It returns an error if both cluster.env and mesh.yaml are
 // missing.
-func Read(directory string) (*Source, error) {
+func Read(directory string) (*VMFiles, error) {
 	contents := map[string][]byte{}
 	for _, name := range []string{"sidecar.env", "cluster.env", "mesh.yaml", "istio-token",
 		"root-cert.pem", "hosts"} {
@@ -82,8 +82,8 @@ func notRegular(path string) error {
 }
 
 // parse parses files, whose contents are given by name.
-func parse(contents map[string][]byte) (*Source, error) {
-	s := &Source{Environment: map[string]string{}, Token: contents["istio-token"],
+func parse(contents map[string][]byte) (*VMFiles, error) {
+	s := &VMFiles{Environment: map[string]string{}, Token: contents["istio-token"],
 		Root: contents["root-cert.pem"], Hosts: contents["hosts"]}
 	if err := s.parseMesh(contents["mesh.yaml"]); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func parse(contents map[string][]byte) (*Source, error) {
 }
 
 // parseMesh parses mesh.yaml. Fields that this version does not know cause a note.
-func (s *Source) parseMesh(text []byte) error {
+func (s *VMFiles) parseMesh(text []byte) error {
 	mesh := &meshapi.MeshConfig{}
 	json, err := yaml.YAMLToJSON(text)
 	if err != nil {

@@ -190,7 +190,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	}
 	// Undrain has restored the service, which must also work after the drain time.
 	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); {
-		if got := h.GetStatus(); got != "200" || !h.Status().Ready {
+		if got := h.HTTPStatus(); got != "200" || !h.Status().Ready {
 			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
 		}
 	}
@@ -212,7 +212,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		}
 	}
 	h.Eventually(time.Minute, "another Envoy stands in for the aborted one",
-		func() bool { return h.GetStatus() == "200" && h.Status().Ready })
+		func() bool { return h.HTTPStatus() == "200" && h.Status().Ready })
 	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log,
 		"refused a request over D-Bus method=Abort") ||
 		!strings.Contains(log, "request over D-Bus method=Abort") {
@@ -265,7 +265,7 @@ func TestBus_WithDbusBroker(t *testing.T) {
 	h.Script("systemctl stop dbus.service; ln -sf dbus-broker.service " +
 		"/etc/systemd/system/dbus.service; systemctl daemon-reload; systemctl start dbus.service")
 	h.Eventually(time.Minute, "dbus-broker runs",
-		func() bool { return len(h.Processes("dbus-broker")) > 0 })
+		func() bool { return len(h.ProcessIDs("dbus-broker")) > 0 })
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.OnBus(busName)
 	for user := range strings.FieldsSeq(users) {

@@ -107,7 +107,7 @@ func (h *Host) reaches(servers ...string) {
 func TestCapture_BesideOtherFirewalls(t *testing.T) {
 	h := newHost(t, machine.Options{BindMounts: []string{packages(t,
 		"firewalls") + ":/opt/firewalls"},
-		SystemCalls: []string{"@keyring", "bpf"}}) // system calls that containers need
+		AllowedSystemCalls: []string{"@keyring", "bpf"}}) // system calls that containers need
 	h.Script(outside)
 	h.Script(installOthers)
 	h.WriteText("/etc/outrider/conf.d/capture.toml", "[capture]\nmode = \"redirect\"\n"+

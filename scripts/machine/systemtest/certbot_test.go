@@ -26,7 +26,7 @@ const acmeConfig = `{"pebble": {"listenAddress": "127.0.0.1:14000",
 func acmeServer(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(),
-		filepath.Join(parts.Root(), "scripts", "get-pebble")).Output()
+		filepath.Join(parts.RepositoryRoot(), "scripts", "get-pebble")).Output()
 	if err != nil {
 		t.Fatalf("scripts/get-pebble: %v; run scripts/setup test", err)
 	}
@@ -62,7 +62,7 @@ const (
 func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, machine.Options{BindMounts: []string{acmeServer(t) + ":/opt/acme"}})
-	example, err := os.ReadFile(filepath.Join(parts.Root(),
+	example, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(),
 		"packaging/examples/certbot/mesh.d/certbot.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func TestInstances_PortConflict(t *testing.T) {
 		t.Errorf("a check finds nothing: %s %v", out, err)
 	}
 	refused("outrider@b.service", taken)
-	if left := h.Processes("envoy"); len(left) != 1 {
+	if left := h.ProcessIDs("envoy"); len(left) != 1 {
 		t.Errorf("Envoys: %v", left)
 	}
 	// the ports of the instance itself are no conflict
@@ -84,7 +84,7 @@ func TestInstances_PortConflict(t *testing.T) {
 		}
 		if name == "a" {
 			h.Eventually(time.Minute, "Envoy listens",
-				func() bool { return h.GetStatus() == "200" })
+				func() bool { return h.HTTPStatus() == "200" })
 			if shared() {
 				t.Error("the first one shares its port")
 			}

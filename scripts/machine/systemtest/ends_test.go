@@ -53,7 +53,7 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 			h.MustServe() // Envoy continues without its agent
 			h.MustRun(t, "systemctl", "stop", "outrider.slice")
 			for _, program := range []string{"outriderd", "outrider-keeper", "envoy"} {
-				if left := h.Processes(program); len(left) > 0 {
+				if left := h.ProcessIDs(program); len(left) > 0 {
 					t.Errorf("%s still runs: %v", program, left)
 				}
 			}

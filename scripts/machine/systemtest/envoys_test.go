@@ -32,7 +32,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	if err := os.Chmod(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	program, err := os.ReadFile(parts.Envoy(t))
+	program, err := os.ReadFile(parts.EnvoyPath(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestAgentExamples(t *testing.T) {
 		"systemd-run --quiet --unit=app /opt/programs/backend -http 127.0.0.1:3000 -tcp 127.0.0.1:3001")
 	root := pkitest.NewAuthority(t, "root", nil)
 	for _, name := range []string{"shop", "orders"} {
-		chain, key := root.Issue(t, pkitest.Leaf(name, 24*time.Hour))
+		chain, key := root.Issue(t, pkitest.LeafTemplate(name, 24*time.Hour))
 		h.WriteText("/root/"+name+".crt", string(chain))
 		h.WriteText("/root/"+name+".key", string(key))
 	}

@@ -202,7 +202,7 @@ func TestExecProbe_SocketIsTheAgents(t *testing.T) {
 	h.Eventually(time.Minute, "connections beyond the limit are refused", func() bool {
 		return h.Property("outrider-probe.socket", "NRefused") != "0"
 	})
-	if running := len(h.Processes("outrider-probe")); running > 32 {
+	if running := len(h.ProcessIDs("outrider-probe")); running > 32 {
 		t.Errorf("%d probes run", running)
 	}
 }

@@ -37,7 +37,8 @@ func TestFaults_AreNamedAndClear(t *testing.T) {
 	h.certificate(90)
 	root := pkitest.NewAuthority(t, "root", nil)
 	for name, leaf := range map[string]*x509.Certificate{
-		"expired": pkitest.Leaf("past", -time.Minute), "soon": pkitest.Leaf("soon", 24*time.Hour)} {
+		"expired": pkitest.LeafTemplate("past", -time.Minute), "soon": pkitest.LeafTemplate("soon",
+			24*time.Hour)} {
 		leaf.NotBefore = time.Now().Add(-30 * 24 * time.Hour)
 		chain, key := root.Issue(t, leaf)
 		h.WriteText("/root/"+name+".crt", string(chain))
@@ -85,7 +86,7 @@ func (h *Host) tries(t *testing.T, f fault) {
 		check, wrong := h.Run(t.Context(), "outrider", "mesh", "check")
 		said = out + check
 		return err == nil && wrong == nil && strings.HasSuffix(check,
-			"valid") && h.GetStatus() == "200" &&
+			"valid") && h.HTTPStatus() == "200" &&
 			h.healthz(t) == "200" && len(h.Status().Conditions) == 0
 	})
 	if last := h.Status().LastReload; f.heals && last != nil && (last.Epoch == nil ||
@@ -109,7 +110,7 @@ func (h *Host) tells(t *testing.T, f fault) {
 		want := map[bool]string{true: "503", false: "200"}[f.unready]
 		eventually(t, "/healthz/ready answers "+want, func() bool { return h.healthz(t) == want })
 	}
-	if got := h.GetStatus(); (got != "200") != f.silent {
+	if got := h.HTTPStatus(); (got != "200") != f.silent {
 		t.Errorf("a request gets %s", got)
 	}
 	if f.check == "" {

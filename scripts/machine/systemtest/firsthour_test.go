@@ -35,7 +35,7 @@ func TestUndrain_RestoresService(t *testing.T) {
 		t.Errorf("with closed listeners readiness is %s", code)
 	}
 	h.MustRun(t, "outrider", "undrain")
-	if code := h.GetStatus(); code != "200" {
+	if code := h.HTTPStatus(); code != "200" {
 		t.Errorf("after undrain the service answers %s", code)
 	}
 	for _, url := range append(served[1:], "http://127.0.0.1:15020/healthz/ready") {

@@ -159,7 +159,7 @@ func (m *member) files(istiod string) {
 			"  terminationDrainDuration: 1s\n",
 	}
 	for name, end := range more {
-		text, err := os.ReadFile(filepath.Join(parts.Root(), "cmd", "outrider", "istiovm",
+		text, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "cmd", "outrider", "istiovm",
 			"testdata", "bare", name))
 		if err != nil {
 			m.t.Fatal(err)

@@ -48,7 +48,7 @@ spec:
 func (f *fleet) restart(times int, from *Host, service, address string, machines ...*Host) {
 	f.t.Helper()
 	now := f.await("True")
-	seen := f.cluster.WatchEntry("vm", "web-"+f.address, cluster.WorkloadEntry.Identity)
+	seen := f.cluster.WatchEntry("vm", "web-"+f.address, cluster.WorkloadEntry.UIDAndHealth)
 	load := from.StartLoad(standard(), "-host", service, "-http", address+":80", "-http2",
 		address+":80", "-tcp", address+":81")
 	for _, step := range []string{"systemctl reload outrider.service",

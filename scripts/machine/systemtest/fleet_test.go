@@ -77,7 +77,7 @@ func newFleet(t *testing.T, environment ...string) *fleet {
 		f.cluster.Create("/api/v1/namespaces/vm/serviceaccounts", "metadata: {name: "+account+"}")
 	}
 	f.create(fleetMesh...)
-	f.istiod, _ = f.cluster.Istiod(environment...)
+	f.istiod, _ = f.cluster.StartIstiod(environment...)
 	f.networks[0] = parts.NewOtherHost(t)
 	f.networks[0].RunOn(t, func() { f.networks[1] = parts.NewOtherHost(t) })
 	f.address = f.networks[1].Peer

@@ -111,11 +111,11 @@ func NewHost(t testing.TB, more ...string) *Host {
 
 func newHost(t testing.TB, options machine.Options) *Host {
 	t.Helper()
-	root := parts.Root()
+	root := parts.RepositoryRoot()
 	options.Root = os.Getenv(rootEnvironment)
 	options.BindMounts = append(options.BindMounts, rig.Build(t, false).Dir+":"+programs,
 		filepath.Join(root, "units")+":"+units, filepath.Join(root, "packaging")+":"+packaging,
-		filepath.Dir(parts.Envoy(t))+":"+envoy)
+		filepath.Dir(parts.EnvoyPath(t))+":"+envoy)
 	h := &Host{t: t, Machine: machine.BootForTest(t, options)}
 	h.Script(installScript)
 	h.startBackend()
@@ -138,7 +138,7 @@ func newHost(t testing.TB, options machine.Options) *Host {
 // scripts/setup has downloaded.
 func packages(t testing.TB, name string) string {
 	t.Helper()
-	script := filepath.Join(parts.Root(), "scripts", "get-packages")
+	script := filepath.Join(parts.RepositoryRoot(), "scripts", "get-packages")
 	out, err := exec.CommandContext(t.Context(), script, name).Output()
 	if err != nil {
 		t.Fatalf("%s %s: %v; run scripts/setup test", script, name, err)
@@ -212,9 +212,9 @@ func (h *Host) LiveEpoch() api.Epoch {
 	return api.Epoch{}
 }
 
-// GetStatus sends a request for web.test to Envoy's port 80 and returns the status code or the
+// HTTPStatus sends a request for web.test to Envoy's port 80 and returns the status code or the
 // error.
-func (h *Host) GetStatus() string {
+func (h *Host) HTTPStatus() string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",
 		"%{http_code}", "-H", "Host: web.test", "http://127.0.0.1:80/")
@@ -224,10 +224,10 @@ func (h *Host) GetStatus() string {
 	return out
 }
 
-// MustServe fails the test unless GetStatus returns status code 200.
+// MustServe fails the test unless HTTPStatus returns status code 200.
 func (h *Host) MustServe() {
 	h.t.Helper()
-	if got := h.GetStatus(); got != "200" {
+	if got := h.HTTPStatus(); got != "200" {
 		h.t.Fatalf("GET through Envoy on port 80: %s", got)
 	}
 }
@@ -247,8 +247,8 @@ func (h *Host) Journal(arguments ...string) string {
 	return h.MustRun(h.t, "journalctl", append([]string{"-q", "--no-pager"}, arguments...)...)
 }
 
-// Processes returns the PIDs of the machine's processes whose program has this name.
-func (h *Host) Processes(name string) []string {
+// ProcessIDs returns the PIDs of the machine's processes whose program has this name.
+func (h *Host) ProcessIDs(name string) []string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "pgrep", "-x", name)
 	if err != nil {

@@ -16,7 +16,7 @@ func TestIdentity_FilesTheAgentMayNotUse(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	root := pkitest.NewAuthority(t, "root", nil)
-	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", 24*time.Hour))
 	const keyFile = "/etc/outrider/web.key"
 	h.WriteText("/etc/outrider/web.crt", string(chain))
 	h.WriteText(keyFile, string(key))

@@ -19,7 +19,7 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 	c := newCertified(t)
 	c.istiod.Ports[1] = 15012
 	c.MustRun(t, "rm", "-r", "/etc/outrider/conf.d/60-identity.toml", "/etc/outrider/prov")
-	files := filepath.Join(parts.Root(), "cmd", "outrider", "istiovm", "testdata", "bare")
+	files := filepath.Join(parts.RepositoryRoot(), "cmd", "outrider", "istiovm", "testdata", "bare")
 	for _, name := range []string{"cluster.env", "mesh.yaml", "istio-token"} {
 		text, err := os.ReadFile(filepath.Join(files, name))
 		if err != nil {
@@ -31,7 +31,7 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 	}
 	c.Script("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc " +
 		">/root/vm/hosts")
-	chain, key := c.root.Issue(t, pkitest.Leaf("default", time.Hour))
+	chain, key := c.root.Issue(t, pkitest.LeafTemplate("default", time.Hour))
 	c.WriteText("/etc/certs/cert-chain.pem", string(chain))
 	c.WriteText("/etc/certs/key.pem", string(key))
 	c.Script(`install -d -m 0700 -o outrider /run/istio-certs

@@ -107,7 +107,7 @@ func TestInstances(t *testing.T) {
 
 	h.MustRun(t, "systemctl", "stop", "outrider.slice")
 	for _, program := range []string{"outriderd", "outrider-keeper", "envoy"} {
-		if left := h.Processes(program); len(left) > 0 {
+		if left := h.ProcessIDs(program); len(left) > 0 {
 			t.Errorf("%s still runs: %v", program, left)
 		}
 	}

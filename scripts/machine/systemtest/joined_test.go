@@ -181,7 +181,7 @@ func (f *joinedFleet) boot(network *parts.OtherHost, more ...string) *Host {
 	h := &Host{t: f.t,
 		Machine: machine.BootForTest(f.t, machine.Options{Network: network.Namespace(),
 			BindMounts: append(more, debs(f.t)+":"+debPlace, rig.Build(f.t, false).Dir+":"+programs,
-				filepath.Dir(parts.Envoy(f.t))+":"+envoy)})}
+				filepath.Dir(parts.EnvoyPath(f.t))+":"+envoy)})}
 	h.Script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 	f.t.Cleanup(func() {
 		if f.t.Failed() {

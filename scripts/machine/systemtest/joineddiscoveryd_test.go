@@ -57,7 +57,7 @@ type joinedDiscoveryd struct{ *Host }
 func (f *joinedFleet) startDiscoveryd() {
 	f.t.Helper()
 	program, err := exec.CommandContext(f.t.Context(),
-		filepath.Join(parts.Root(), "scripts", "get-consul")).Output()
+		filepath.Join(parts.RepositoryRoot(), "scripts", "get-consul")).Output()
 	if err != nil {
 		f.t.Fatalf("scripts/get-consul: %v", err)
 	}

@@ -45,7 +45,7 @@ func (s *joinedIstiod) start() {
 	s.t.Helper()
 	s.instances++
 	hosts := s.f.hosts
-	address, kill := s.cluster.Istiod("POD_NAME="+s.instance(), "ROOT_CA_DIR="+s.folder,
+	address, kill := s.cluster.StartIstiod("POD_NAME="+s.instance(), "ROOT_CA_DIR="+s.folder,
 		"ISTIOD_CUSTOM_HOST="+hosts[0].gateway+","+hosts[1].gateway,
 		"PILOT_WORKLOAD_ENTRY_GRACE_PERIOD="+joinedGrace.String())
 	ends := []func(){kill}
@@ -109,7 +109,7 @@ func (s *joinedIstiod) outages() []func() {
 // WorkloadEntries.
 func (s *joinedIstiod) restart(meanwhile func(string)) {
 	s.t.Helper()
-	s.cluster.Restart(meanwhile)
+	s.cluster.RestartAPIServer(meanwhile)
 	begun := time.Now()
 	name := fmt.Sprintf("change-%d", begun.UnixNano())
 	s.cluster.Apply("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\n" +
@@ -142,6 +142,6 @@ func (s *joinedIstiod) rotation() (steps []func()) {
 func (s *joinedIstiod) away(do func()) {
 	s.t.Helper()
 	s.stop()
-	s.cluster.Restart(func(string) { do() })
+	s.cluster.RestartAPIServer(func(string) { do() })
 	s.start()
 }

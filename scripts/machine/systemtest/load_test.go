@@ -94,7 +94,7 @@ func debs(t *testing.T) string {
 	}
 	folder := filepath.Join(rig.Build(t, false).Dir, "debs") // TestMain removes it
 	for _, version := range []string{oldVersion, newVersion} {
-		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
+		command := exec.CommandContext(t.Context(), filepath.Join(parts.RepositoryRoot(), "scripts",
 			"package"))
 		command.Env = append(os.Environ(), "VERSION="+version, "ARCHITECTURES=amd64",
 			"PACKAGERS=deb", "DEB_COMPRESSION=zstd", "DIST="+filepath.Join(folder, version),
@@ -171,7 +171,7 @@ func TestNoRequestIsLost(t *testing.T) {
 	})
 	report := running.Stop()
 	t.Logf("%d requests, %d lost, %d idle connections closed under a request", report.Total,
-		report.Lost, report.ReuseEOFs)
+		report.Lost, report.Retriable)
 	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
@@ -185,7 +185,7 @@ func TestStopUnderLoad(t *testing.T) {
 	h.MustServe()
 	running := h.StartLoad(standard(), "-tcp", "") // a TCP connection would last as long as the load
 	h.Eventually(time.Minute, "the load runs, and has its 36 connections",
-		func() bool { return h.LiveEpoch().Connections >= 36 && h.GetStatus() == "200" })
+		func() bool { return h.LiveEpoch().Connections >= 36 && h.HTTPStatus() == "200" })
 	running.Mark("stop")
 	began := time.Now()
 	h.MustRun(t, "systemctl", "stop", "outrider.service")

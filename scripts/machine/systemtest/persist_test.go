@@ -35,7 +35,7 @@ func newCertified(t *testing.T) *certified {
 			Ports: [4]int{15110, 15112, 15180, 15114}}}
 	root := pkitest.NewAuthority(t, "root", nil)
 	c.root = root
-	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
+	chain, key := root.Issue(t, pkitest.LeafTemplate("web", 24*time.Hour))
 	for name, text := range map[string][]byte{
 		"/etc/ca/ca-key.pem":     pkitest.KeyPEM(t, root.Key),
 		"/etc/ca/ca-cert.pem":    pkitest.PEM(root.Certificate),

@@ -34,7 +34,7 @@ grpc_bootstrap_file = "/run/outrider/grpc-bootstrap.json"
 		"serves without Envoy") {
 		t.Errorf("status: %s", status)
 	}
-	if running := c.Processes("envoy"); len(running) > 0 {
+	if running := c.ProcessIDs("envoy"); len(running) > 0 {
 		t.Errorf("Envoys: %v", running)
 	}
 	c.Eventually(time.Minute, "the application can read its certificate", func() bool {

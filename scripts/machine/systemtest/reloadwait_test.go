@@ -27,7 +27,7 @@ func onBoth(t *testing.T, test func(t *testing.T, h *Host)) {
 		"a machine": nil, "a container without pidfd_getfd": {"~pidfd_getfd"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHost(t, machine.Options{SystemCalls: calls})
+			h := newHost(t, machine.Options{AllowedSystemCalls: calls})
 			h.WriteText("/etc/outrider/conf.d/50-drain.toml", longDrain)
 			h.MustRun(t, "systemctl", "start", "outrider.service")
 			test(t, h)

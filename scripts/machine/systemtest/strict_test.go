@@ -48,7 +48,7 @@ func newStrict(t *testing.T) strict {
 	h := strict{NewHost(t)}
 	root := pkitest.NewAuthority(t, "root", nil)
 	for _, name := range []string{"web", "client"} {
-		chain, key := root.Issue(t, pkitest.Leaf(name, 24*time.Hour))
+		chain, key := root.Issue(t, pkitest.LeafTemplate(name, 24*time.Hour))
 		h.WriteText("/etc/outrider/"+name+".crt", string(chain))
 		h.WriteText("/etc/outrider/"+name+".key", string(key))
 	}

@@ -101,7 +101,7 @@ func TestLife(t *testing.T) {
 			"outrider-envoy.service")
 		h.Eventually(time.Minute, "another keeper's Envoy serves", func() bool {
 			now := h.MainPID("outrider-envoy")
-			return now != 0 && now != keeper && h.GetStatus() == "200"
+			return now != 0 && now != keeper && h.HTTPStatus() == "200"
 		})
 	})
 	t.Run("a keeper that stays away is an error", func(t *testing.T) { keeperStaysAway(t, h) })
@@ -126,7 +126,7 @@ func keeperStaysAway(t *testing.T, h *Host) {
 	})
 	h.WriteText("/run/go", "")
 	h.Eventually(time.Minute, "Envoy serves again", func() bool {
-		return h.GetStatus() == "200" &&
+		return h.HTTPStatus() == "200" &&
 			h.Status().Ready
 	})
 	for _, standing := range h.Status().Conditions {
@@ -294,7 +294,7 @@ func stop(t *testing.T, h *Host) {
 		}
 	}
 	for _, program := range []string{"outriderd", "outrider-keeper", "envoy"} {
-		if left := h.Processes(program); len(left) > 0 {
+		if left := h.ProcessIDs(program); len(left) > 0 {
 			t.Errorf("%s still runs: %v", program, left)
 		}
 	}

@@ -74,7 +74,7 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 // hardening. The templates that systemd starts for each connection to a socket have no plain unit.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
-	folder := filepath.Join(parts.Root(), "units")
+	folder := filepath.Join(parts.RepositoryRoot(), "units")
 	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
 	templates = slices.DeleteFunc(templates, func(path string) bool {
 		return slices.Contains([]string{"outrider-resolved@.service", "outrider-probe@.service"},
@@ -133,7 +133,7 @@ func TestUnits_ExplainMissingHardening(t *testing.T) {
 		"outrider-capture.service", "outrider-wait-online.service", "outrider-cleanup.service",
 		"outrider-seal.service", "outrider-capture-early.service", "outrider-resolved@.service",
 		"outrider-probe@.service"} {
-		text, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
+		text, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "units", name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 		return
 	}
 	out, err := exec.CommandContext(t.Context(),
-		filepath.Join(parts.Root(), "scripts", "get-earlier")).Output()
+		filepath.Join(parts.RepositoryRoot(), "scripts", "get-earlier")).Output()
 	if err != nil {
 		t.Fatalf("scripts/get-earlier: %v", err)
 	}

@@ -29,7 +29,8 @@ const ManagementToken = "00000000-0000-0000-0000-00000000d150"
 
 // find returns the path of Consul. The first call builds it, which takes minutes.
 var find = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", "get-consul")).Output()
+	out, err := exec.Command(filepath.Join(parts.RepositoryRoot(), "scripts",
+		"get-consul")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("get Consul: %w: %s", err, exit.Stderr)
 	}

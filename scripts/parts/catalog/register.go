@@ -86,9 +86,9 @@ func (c *Consul) SetMaintenance(t testing.TB, i Instance, on bool) {
 		"SkipNodeUpdate": true, "Check": i.check(id)}, nil)
 }
 
-// Token creates an ACL token whose policy has these rules, and returns its secret ID. With "" the
+// CreateToken creates an ACL token whose policy has these rules, and returns its secret ID. With "" the
 // token has no rights.
-func (c *Consul) Token(t testing.TB, rules string) string {
+func (c *Consul) CreateToken(t testing.TB, rules string) string {
 	t.Helper()
 	body := map[string]any{}
 	if rules != "" {
@@ -100,8 +100,8 @@ func (c *Consul) Token(t testing.TB, rules string) string {
 	return token.SecretID
 }
 
-// Accessor returns the accessor ID of the token with a secret ID.
-func (c *Consul) Accessor(t testing.TB, secret string) string {
+// AccessorID returns the accessor ID of the token with a secret ID.
+func (c *Consul) AccessorID(t testing.TB, secret string) string {
 	t.Helper()
 	var tokens []struct{ AccessorID, SecretID string }
 	c.Do(t, http.MethodGet, "/v1/acl/tokens", nil, &tokens)

@@ -59,7 +59,8 @@ current-context: c
 // test ends.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", "get-kubernetes")).Output()
+	out, err := exec.Command(filepath.Join(parts.RepositoryRoot(), "scripts",
+		"get-kubernetes")).Output()
 	if err != nil {
 		t.Fatalf("get Kubernetes: %v", err)
 	}
@@ -102,9 +103,9 @@ func (c *Cluster) CreateCRDs() {
 	}
 }
 
-// Istiod starts an istiod with additional environment variables. It returns the istiod's xDS
+// StartIstiod starts an istiod with additional environment variables. It returns the istiod's xDS
 // address with TLS, and a function that kills it. The istiod is also killed when the test ends.
-func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
+func (c *Cluster) StartIstiod(environment ...string) (address string, kill func()) {
 	c.t.Helper()
 	path, err := parts.IstiodPath()
 	if err != nil {
@@ -133,11 +134,11 @@ func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 	return ports[1], kill
 }
 
-// PlaintextAddress returns the plaintext xDS address of the istiod started last.
-func (c *Cluster) PlaintextAddress() string { return c.plain }
+// IstiodPlaintextAddress returns the plaintext xDS address of the istiod started last.
+func (c *Cluster) IstiodPlaintextAddress() string { return c.plain }
 
-// Pid returns the PID of the program started last.
-func (c *Cluster) Pid() int { return c.pid }
+// LastPID returns the PID of the program started last.
+func (c *Cluster) LastPID() int { return c.pid }
 
 // run starts a program. It is killed when the test ends, or when kill is called. If the test fails,
 // the end of its output is logged.
@@ -166,8 +167,8 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) (k
 	return kill
 }
 
-// API returns the URL of the API server, a client with all rights, and a client without a token.
-func (c *Cluster) API() (url string, administrator, nobody *http.Client) {
+// APIClients returns the URL of the API server, a client with all rights, and a client without a token.
+func (c *Cluster) APIClients() (url string, administrator, nobody *http.Client) {
 	return c.api, &http.Client{Timeout: startTime, Transport: asAdministrator{c.client.Transport}},
 		c.client
 }

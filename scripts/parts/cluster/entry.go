@@ -76,8 +76,8 @@ func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 	return e
 }
 
-// Identity returns the UID and the Health, as a state for WatchEntry.
-func (e WorkloadEntry) Identity() string { return e.Metadata.UID + " " + e.Health() }
+// UIDAndHealth returns the UID and the Health, as a state for WatchEntry.
+func (e WorkloadEntry) UIDAndHealth() string { return e.Metadata.UID + " " + e.Health() }
 
 // WatchEntry watches a WorkloadEntry until stop is called. stop returns the sequence of its states,
 // in which consecutive states differ. state returns the state of a WorkloadEntry; the state "none"

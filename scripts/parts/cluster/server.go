@@ -42,9 +42,9 @@ func (c *Cluster) startServer() {
 // data returns the data directory of etcd.
 func (c *Cluster) data() string { return filepath.Join(c.work, "etcd") }
 
-// Restart kills etcd and the API server, calls change, if not nil, with the data directory of etcd,
+// RestartAPIServer kills etcd and the API server, calls change, if not nil, with the data directory of etcd,
 // and starts both programs again.
-func (c *Cluster) Restart(change func(data string)) {
+func (c *Cluster) RestartAPIServer(change func(data string)) {
 	c.t.Helper()
 	c.stop()
 	if change != nil {
@@ -53,8 +53,8 @@ func (c *Cluster) Restart(change func(data string)) {
 	c.startServer()
 }
 
-// Address returns the host:port of the API server.
-func (c *Cluster) Address() string { return strings.TrimPrefix(c.api, "https://") }
+// APIServerAddress returns the host:port of the API server.
+func (c *Cluster) APIServerAddress() string { return strings.TrimPrefix(c.api, "https://") }
 
 // Kubeconfig writes a kubeconfig with the address of an API server and a token, and returns its
 // path. The token "secret" has all rights.
@@ -72,9 +72,9 @@ func (c *Cluster) WriteKubeconfig(path, address, token string) {
 	c.writeFile(path, strings.Replace(text, "token: secret", "token: "+token, 1))
 }
 
-// SetTokens sets the tokens that the API server accepts, each with all rights. They take effect
+// SetAPIServerTokens sets the tokens that the API server accepts, each with all rights. They take effect
 // when the API server is restarted. One of them must be "secret".
-func (c *Cluster) SetTokens(tokens ...string) {
+func (c *Cluster) SetAPIServerTokens(tokens ...string) {
 	c.t.Helper()
 	var text strings.Builder
 	for _, token := range tokens {
@@ -94,8 +94,8 @@ func (c *Cluster) Send(method, path, object string) []byte {
 	return text
 }
 
-// Compact removes etcd's history, so that no watch can be resumed from an earlier resource version.
-func (c *Cluster) Compact() {
+// CompactEtcd removes etcd's history, so that no watch can be resumed from an earlier resource version.
+func (c *Cluster) CompactEtcd() {
 	c.t.Helper()
 	post := func(path, body string) string {
 		response, err := c.client.Post(c.etcd+path, "application/json", strings.NewReader(body))

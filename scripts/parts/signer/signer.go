@@ -176,8 +176,8 @@ func (s *Signer) Token(t testing.TB, lifetime time.Duration) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// Configure writes a YAML file with Istio's objects into istiod's configuration folder.
-func (s *Signer) Configure(t testing.TB, name, text string) {
+// WriteConfigFile writes a YAML file with Istio's objects into istiod's configuration folder.
+func (s *Signer) WriteConfigFile(t testing.TB, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.work, "none", name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func validates(pid int) bool {
 // agentKilledAtRandom repeatedly kills the agent, which is restarted each time, while reloads
 // replace epochs. The next agent must adopt every Envoy that runs.
 func agentKilledAtRandom(s *Execution) {
-	stop := s.KeepRunning()
+	stop := s.KeepAgentRunning()
 	defer stop()
 	reloads, reloaded := make(chan struct{}), make(chan struct{})
 	// Reload continuously. A reload fails if the agent is killed meanwhile.

@@ -169,7 +169,7 @@ func quickStorm(s *Execution) { s.reloadEvery(200 * time.Millisecond) }
 func (s *Execution) reloadEvery(gap time.Duration) {
 	s.Helper()
 	before := s.LiveEpoch()
-	requested := s.Options.Reloads * int(time.Second/gap)
+	requested := s.Options.ReloadSeconds * int(time.Second/gap)
 	var reloads sync.WaitGroup
 	for range requested {
 		reloads.Go(func() {

@@ -18,7 +18,7 @@ import (
 // Fault is one kind of failure.
 type Fault struct {
 	Name         string
-	What         string // description of the fault and of the expected result
+	Description  string // description of the fault and of the expected result
 	Envoy        string // TOML with additional keys of [envoy]
 	NoValidation bool   // disable validation of the bootstrap (envoy --mode validate)
 	Harm         Harm
@@ -49,7 +49,7 @@ type Options struct {
 	Rate           float64 // rate of the load, relative to the standard load
 	Drain          time.Duration
 	ParentShutdown time.Duration
-	Reloads        int           // duration of a series of reloads, in seconds
+	ReloadSeconds  int           // duration of a series of reloads, in seconds
 	Kills          int           // number of kills of the agent at random moments
 	Flood          time.Duration // for how long Envoy logs while no agent reads the log
 	Strict         bool          // allow no longer recovery time on a busy machine
@@ -97,8 +97,8 @@ type Outcome struct {
 	// requests lost beyond what the fault's Harm allows
 	Lost          map[load.Outcome]int `json:"lost"`
 	AllowedLosses int                  `json:"pardoned"`
-	Reuse         int                  `json:"reuse"`
-	Recovered     time.Duration        `json:"recovered"` // time until recovery, see rig.Probe
+	Retriable     int                  `json:"reuse"`
+	RecoveryTime  time.Duration        `json:"recovered"` // time until recovery, see rig.Probe
 	// MaxStartTime is the maximum time from the start of an epoch until it was live, apart from the
 	// fault. It shows how busy the machine was.
 	MaxStartTime   time.Duration `json:"start"`
@@ -116,8 +116,8 @@ func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Errors) == 0 }
 // recovery may take.
 func (o Outcome) Busy() bool { return o.Slowest > busyAnswer || o.Report.Stall > busyStall }
 
-// AllLost returns the number of requests in Lost.
-func (o Outcome) AllLost() int {
+// LostCount returns the number of requests in Lost.
+func (o Outcome) LostCount() int {
 	n := 0
 	for _, lost := range o.Lost {
 		n += lost
@@ -175,7 +175,7 @@ func Run(t testing.TB, fault Fault, options Options) Outcome {
 func (s *Execution) evaluate(outcome *Outcome) {
 	s.Helper()
 	report := outcome.Report
-	outcome.Requests, outcome.Reuse = report.Total, report.ReuseEOFs
+	outcome.Requests, outcome.Retriable = report.Total, report.Retriable
 	for _, class := range report.Classes {
 		outcome.Slowest = max(outcome.Slowest, class.Max)
 	}
@@ -208,12 +208,12 @@ func (s *Execution) evaluate(outcome *Outcome) {
 	for _, n := range all {
 		outcome.AllowedLosses += n
 	}
-	outcome.AllowedLosses -= outcome.AllLost()
+	outcome.AllowedLosses -= outcome.LostCount()
 	if s.strike.IsZero() {
 		return
 	}
 	recovered, ok := s.Probe.Recovered(s.strike)
-	outcome.Recovered = recovered
+	outcome.RecoveryTime = recovered
 	switch {
 	case !ok:
 		s.Errorf("nobody serves %v later", time.Since(s.strike))

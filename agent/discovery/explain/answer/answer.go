@@ -21,9 +21,9 @@ type Request struct {
 	Address netip.Addr `json:"address,omitzero"`
 	// Source is the client's address; zero if unknown.
 	Source netip.Addr `json:"source,omitzero"`
-	// Identity is the SPIFFE ID in the client's certificate; "": the client presents none. It
+	// ClientSPIFFEID is the SPIFFE ID in the client's certificate; "": the client presents none. It
 	// requires TLS.
-	Identity string `json:"identity,omitempty"`
+	ClientSPIFFEID string `json:"identity,omitempty"`
 	// ServerName is the server name (SNI) that a client with TLS sends; "": Host.
 	ServerName string `json:"serverName,omitempty"`
 	// Authority is the value of :authority. "": the header host, or else Host, with the port unless
@@ -33,7 +33,7 @@ type Request struct {
 
 // Inbound reports whether the request comes from another host. It does if it has a source address
 // or an identity.
-func (r Request) Inbound() bool { return r.Source.IsValid() || r.Identity != "" }
+func (r Request) Inbound() bool { return r.Source.IsValid() || r.ClientSPIFFEID != "" }
 
 // Header is one header of a request. Its name is case-insensitive.
 type Header struct {

@@ -115,9 +115,9 @@ func (a *Authenticator) AuthorizeDebug(client xds.Peer) error {
 	return a.mayDebug(client.Identity)
 }
 
-// AuthorizePage returns a gRPC status if the owner of a verified certificate may not see the debug
+// AuthorizeDebugPage returns a gRPC status if the owner of a verified certificate may not see the debug
 // pages. Settings.Require does not apply, because a browser can present only a certificate.
-func (a *Authenticator) AuthorizePage(certificate *x509.Certificate) error {
+func (a *Authenticator) AuthorizeDebugPage(certificate *x509.Certificate) error {
 	id, err := ofCertificate(certificate, a.domains(), time.Now())
 	if err != nil {
 		return status.Errorf(codes.Unauthenticated, "certificate: %v", err)
@@ -137,7 +137,7 @@ func (a *Authenticator) mayDebug(identity string) error {
 type Caller struct {
 	Identity
 	// credential that proved the identity, for logs: "certificate SERIAL" or "token"
-	Credential string
+	CredentialDescription string
 }
 
 // Refusal is the reason why a client is not authenticated. It is a gRPC status.
@@ -220,7 +220,8 @@ func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.N
 	reason := refused.Error()
 	omitted, ok := a.limiter.Allow(time.Now(), "", repeat.ErrorClass(reason), reportLimits)
 	if ok {
-		fields := []any{"address", client.Address, "node", Shorten(node.GetId()), "error", reason,
+		fields := []any{"address", client.Address, "node", ShortenForLog(node.GetId()), "error",
+			reason,
 			"omitted", omitted}
 		if refused.Cause != nil {
 			fields = append(fields, "cause", refused.Cause)
@@ -230,8 +231,8 @@ func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.N
 	return refused
 }
 
-// Shorten returns a text that a client has sent, cut off at a length that suits a log line.
-func Shorten(text string) string {
+// ShortenForLog returns a text that a client has sent, cut off at a length that suits a log line.
+func ShortenForLog(text string) string {
 	const most = 256
 	if len(text) > most {
 		return text[:most] + "…"

@@ -248,7 +248,7 @@ func TestMayDebug(t *testing.T) {
 	}
 }
 
-// AuthorizePage accepts a certificate that is valid now, even if Settings.Require demands a token.
+// AuthorizeDebugPage accepts a certificate that is valid now, even if Settings.Require demands a token.
 func TestMayView(t *testing.T) {
 	a := New(Settings{Require: RequireToken, DebugIdentities: []string{web}}, domains,
 		slog.New(slog.DiscardHandler))
@@ -264,7 +264,7 @@ func TestMayView(t *testing.T) {
 		"without ID": {certificate(t), codes.Unauthenticated},
 		"expired":    {expired, codes.Unauthenticated},
 	} {
-		if err := a.AuthorizePage(c.shown); status.Code(err) != c.code {
+		if err := a.AuthorizeDebugPage(c.shown); status.Code(err) != c.code {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -52,7 +52,7 @@ func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identi
 	id, ok := ParseIdentity(c.URIs[0].String())
 	if !ok {
 		return Identity{}, fmt.Errorf("%q is not spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT",
-			Shorten(c.URIs[0].String()))
+			ShortenForLog(c.URIs[0].String()))
 	}
 	if !slices.Contains(domains, id.Domain) {
 		return Identity{}, fmt.Errorf("%s is not of trust domain %s", id,
@@ -67,12 +67,12 @@ func ofSubject(subject string, domains []string) (Identity, error) {
 	parts := strings.Split(subject, ":")
 	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" {
 		return Identity{}, fmt.Errorf("subject %q is not system:serviceaccount:NAMESPACE:ACCOUNT",
-			Shorten(subject))
+			ShortenForLog(subject))
 	}
 	id := Identity{domains[0], parts[2], parts[3]}
 	if !isName(id.Namespace) || !isName(id.Account) {
 		return Identity{}, fmt.Errorf("subject %q has an invalid namespace or account name",
-			Shorten(subject))
+			ShortenForLog(subject))
 	}
 	return id, nil
 }
@@ -85,13 +85,13 @@ func (id Identity) confine(node *corev3.Node) (*corev3.Node, error) {
 	for _, claimed := range []string{namespace, domainNamespace(node.GetId())} {
 		if claimed != "" && claimed != id.Namespace {
 			return nil, fmt.Errorf("the node's namespace %q is not the namespace of %s",
-				Shorten(claimed), id)
+				ShortenForLog(claimed), id)
 		}
 	}
 	account := fields["SERVICE_ACCOUNT"].GetStringValue()
 	if account != "" && account != id.Account {
 		return nil, fmt.Errorf("the node's service account %q is not the account of %s",
-			Shorten(account), id)
+			ShortenForLog(account), id)
 	}
 	if namespace != "" {
 		return node, nil

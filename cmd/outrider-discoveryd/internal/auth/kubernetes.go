@@ -73,7 +73,7 @@ func KubernetesReviewer(connect APIServerClient, audience string) TokenReviewer 
 		}
 		switch of := review.Status; {
 		case !of.Authenticated:
-			return "", fmt.Errorf("the API server refuses the token: %s", Shorten(of.Error))
+			return "", fmt.Errorf("the API server refuses the token: %s", ShortenForLog(of.Error))
 		case !slices.Contains(of.Audiences, audience):
 			return "", fmt.Errorf("the token is not for audience %q", audience)
 		}

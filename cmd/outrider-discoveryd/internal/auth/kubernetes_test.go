@@ -19,7 +19,7 @@ func TestKubernetes(t *testing.T) {
 	c := cluster.Start(t)
 	c.Create("/api/v1/namespaces", "metadata: {name: a}")
 	c.Create("/api/v1/namespaces/a/serviceaccounts", "metadata: {name: web}")
-	url, administrator, nobody := c.API()
+	url, administrator, nobody := c.APIClients()
 	token := c.Token("a", "web")
 	by := func(client *http.Client, url string) APIServerClient {
 		return func() (*http.Client, string, error) { return client, url, nil }

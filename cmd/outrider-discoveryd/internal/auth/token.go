@@ -38,7 +38,7 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 	}
 	if settings.JoinKeyFile != "" && token.Issuer() == join.Issuer {
 		id, err := a.ofJoinToken(settings, client, token)
-		return id, "join token " + join.ID(token), err
+		return id, "join token " + join.TokenID(token), err
 	}
 	known := false
 	for _, issuer := range settings.Issuers {
@@ -62,7 +62,7 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 		return id, "token", err
 	case !known:
 		return Identity{}, "", fmt.Errorf("[auth] jwt_issuers has no issuer %q",
-			Shorten(token.Issuer()))
+			ShortenForLog(token.Issuer()))
 	}
 	return Identity{}, "", err
 }
@@ -100,9 +100,9 @@ func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token 
 	if err != nil {
 		return Identity{}, err
 	}
-	omitted, ok := a.joined.Allow(time.Now(), join.ID(token), "", joinLimits)
+	omitted, ok := a.joined.Allow(time.Now(), join.TokenID(token), "", joinLimits)
 	if ok {
-		a.log.Info("accepted join token", "token", join.ID(token), "identity", id.String(),
+		a.log.Info("accepted join token", "token", join.TokenID(token), "identity", id.String(),
 			"caller", client.Address, "omitted", omitted)
 	}
 	return id, nil

@@ -36,7 +36,7 @@ func TestAuthority_Files(t *testing.T) {
 	expired := pkitest.NewKey(t)
 	old := root.Sign(t, &x509.Certificate{IsCA: true, BasicConstraintsValid: true,
 		NotAfter: time.Now().Add(-time.Minute)}, expired.Public())
-	leaf, leafKey := root.Issue(t, pkitest.Leaf("web", time.Hour))
+	leaf, leafKey := root.Issue(t, pkitest.LeafTemplate("web", time.Hour))
 	rootPEM, middlePEM := pkitest.PEM(root.Certificate), pkitest.PEM(middle.Certificate)
 	middleKey := pkitest.KeyPEM(t, middle.Key)
 	for _, c := range []struct {

@@ -50,9 +50,9 @@ type Settings struct {
 type Options struct {
 	// Authenticate returns the identity of a client, or an error if the client has none.
 	Authenticate func(client xds.Peer) (auth.Caller, error)
-	// WaitForTurn blocks until a client may proceed with a call. It is called twice per call:
+	// WaitForRateLimit blocks until a client may proceed with a call. It is called twice per call:
 	// before the client is authenticated (known is false) and after. The error is a gRPC status.
-	WaitForTurn func(ctx context.Context, client xds.Peer, known bool) error
+	WaitForRateLimit func(ctx context.Context, client xds.Peer, known bool) error
 	// TrustClientRoots makes the listener accept client certificates that these roots issued,
 	// instead of the roots of the previous call. It is called before the Server signs with a new
 	// authority.
@@ -169,12 +169,12 @@ func (s *Server) createCertificate(_ any, stream grpc.ServerStream) error {
 // admit authenticates the client of a call, and waits until the client may proceed. It returns an
 // error if the identity makes too many requests.
 func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error) {
-	if err := s.options.WaitForTurn(ctx, client, false); err != nil {
+	if err := s.options.WaitForRateLimit(ctx, client, false); err != nil {
 		return auth.Caller{}, err
 	}
 	caller, err := s.options.Authenticate(client)
 	if err == nil {
-		err = s.options.WaitForTurn(ctx, client, true)
+		err = s.options.WaitForRateLimit(ctx, client, true)
 	}
 	if err == nil && !s.rates.Allow(caller.String(), time.Now()) {
 		err = status.Errorf(codes.ResourceExhausted,
@@ -192,7 +192,7 @@ func (s *Server) issue(client xds.Peer, caller auth.Caller,
 		if errors.Is(err, errOtherIdentity) {
 			code = codes.PermissionDenied
 		}
-		return nil, s.refuse(client, caller, status.Error(code, auth.Shorten(err.Error())))
+		return nil, s.refuse(client, caller, status.Error(code, auth.ShortenForLog(err.Error())))
 	}
 	result, err := s.current.Load().sign(public, caller.String(), time.Now(),
 		s.ttl(in.GetValidityDuration()))
@@ -201,7 +201,7 @@ func (s *Server) issue(client xds.Peer, caller auth.Caller,
 	}
 	s.issued.Add(1)
 	s.options.Logger.Info("issued certificate", "serial", result.serial.Text(16),
-		"identity", caller.String(), "caller", client.Address, "credential", caller.Credential,
+		"identity", caller.String(), "caller", client.Address, "credential", caller.CredentialDescription,
 		"reason", "the caller's own identity", "not_after", result.notAfter)
 	return &securityv1.IstioCertificateResponse{CertChain: result.chain}, nil
 }
@@ -237,7 +237,7 @@ func (s *Server) refuse(client xds.Peer, caller auth.Caller, err error) error {
 		identity = caller.String()
 	}
 	fields := []any{"identity", identity, "caller", client.Address,
-		"credential", caller.Credential, "reason", refusal.Message()}
+		"credential", caller.CredentialDescription, "reason", refusal.Message()}
 	if omitted > 0 {
 		fields = append(fields, "omitted", omitted)
 	}

@@ -37,7 +37,7 @@ func logging(t *testing.T, log *bytes.Buffer, caller auth.Caller, refusal error)
 		Options{Conditions: condition.NewRegistry(), Logger: slog.New(slog.NewJSONHandler(log,
 			nil)),
 			Authenticate:     func(xds.Peer) (auth.Caller, error) { return caller, refusal },
-			WaitForTurn:      func(context.Context, xds.Peer, bool) error { return nil },
+			WaitForRateLimit: func(context.Context, xds.Peer, bool) error { return nil },
 			TrustClientRoots: func([]*x509.Certificate) {},
 			Watcher:          watch.NewNotifier(watch.Delays{}, nil)})
 	if err != nil {

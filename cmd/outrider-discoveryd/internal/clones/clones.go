@@ -209,5 +209,5 @@ func (*Detector) OnAck(xds.Stream, string, string) {}
 // OnNack implements xds.Observer.
 func (*Detector) OnNack(xds.Stream, xds.Refusal) {}
 
-// OnRecovery implements xds.Observer.
-func (*Detector) OnRecovery(xds.Stream, string, []string) {}
+// OnNackResolved implements xds.Observer.
+func (*Detector) OnNackResolved(xds.Stream, string, []string) {}

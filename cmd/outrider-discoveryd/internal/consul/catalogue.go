@@ -143,7 +143,7 @@ func (w *workload) serviceName() string {
 
 // serviceOf returns Istio's canonical service name of the workloads of a WorkloadGroup, or the name
 // of the group if its labels contain none.
-func serviceOf(g *registration.Group) string {
+func serviceOf(g *registration.WorkloadGroup) string {
 	metadata, template := g.Spec.GetMetadata().GetLabels(), g.Spec.GetTemplate().GetLabels()
 	for _, label := range []string{"service.istio.io/canonical-name", "app.kubernetes.io/name",
 		"app"} {

@@ -113,9 +113,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// Reload accepts Consul's current list of services as complete: it removes services that the
+// RemoveRetained accepts Consul's current list of services as complete: it removes services that the
 // registry retained because Consul had lost data.
-func (r *Registry) Reload() {
+func (r *Registry) RemoveRetained() {
 	for _, w := range r.watchers {
 		select {
 		case w.accept <- struct{}{}:
@@ -178,8 +178,8 @@ func (r *Registry) Status() source.Status {
 	var problems []string
 	for i, w := range r.watchers {
 		since, problem, err := w.health.current()
-		if i == 0 || since.Before(status.Since) {
-			status.Since = since
+		if i == 0 || since.Before(status.LastContact) {
+			status.LastContact = since
 		}
 		if err != nil && w.datacenter != "" {
 			err = fmt.Errorf("datacenter %s: %w", w.datacenter, err)

@@ -129,11 +129,11 @@ func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 	if s.paths() != all {
 		t.Fatal(s.paths())
 	}
-	connected := s.registry.Status().Since
+	connected := s.registry.Status().LastContact
 
 	consul.Kill()
 	s.awaitError("connect")
-	if since := s.registry.Status().Since; since.Before(connected) || s.paths() != all {
+	if since := s.registry.Status().LastContact; since.Before(connected) || s.paths() != all {
 		t.Errorf("without Consul: %v since %v", s.paths(), since)
 	}
 	consul = consul.Restart(t)
@@ -151,7 +151,7 @@ func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 	s.awaitAddresses("consul:mail", "10.0.0.3")
 	consul.Deregister(t, web) // a service that is deregistered, not lost, is removed
 	s.await("services", "consul:api consul:mail", s.paths)
-	s.registry.Reload()
+	s.registry.RemoveRetained()
 	s.await("services", "consul:api", s.paths)
 	s.await("problem", "", s.problem)
 }
@@ -167,7 +167,7 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	s.awaitError("token_file: open ")
 	write(t, file, "\n")
 	s.awaitError("is empty")
-	none, reader := consul.Token(t, ""), consul.Token(t,
+	none, reader := consul.CreateToken(t, ""), consul.CreateToken(t,
 		`service_prefix "" { policy = "read" } node_prefix "" { policy = "read" }`)
 	write(t, file, none)
 	s.awaitError("the Consul token may not read any service")
@@ -178,7 +178,7 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	s.awaitSynced()
 	s.awaitAddresses("consul:web", "10.0.0.1")
 
-	consul.Do(t, http.MethodDelete, "/v1/acl/token/"+consul.Accessor(t, reader), nil, nil)
+	consul.Do(t, http.MethodDelete, "/v1/acl/token/"+consul.AccessorID(t, reader), nil, nil)
 	consul.Register(t, catalog.Instance{Service: "api", Address: "10.0.0.2", Port: 80})
 	s.awaitError("consul refuses the token (403)")
 	s.awaitAddresses("consul:web", "10.0.0.1")

@@ -42,17 +42,18 @@ func (s *Store) watcher() *watcher { return s.registry.watchers[0] }
 // Run only waits until ctx ends: the registry reads the entries.
 func (s *Store) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
-// Group returns a WorkloadGroup.
-func (s *Store) Group(_ context.Context, key registration.Key) (*registration.Group, error) {
+// WorkloadGroup returns a WorkloadGroup.
+func (s *Store) Group(_ context.Context, key registration.Key) (*registration.WorkloadGroup,
+	error) {
 	spec := s.groups(key.Namespace, key.Name)
 	if spec == nil {
 		return nil, nil
 	}
-	return &registration.Group{Key: key, Spec: spec}, nil
+	return &registration.WorkloadGroup{Key: key, Spec: spec}, nil
 }
 
 // Entries returns all registered workloads, or an error while they cannot be read.
-func (s *Store) Entries() ([]*registration.Entry, error) {
+func (s *Store) Entries() ([]*registration.WorkloadEntry, error) {
 	if err := s.watcher().health.failure(ofWorkloads); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,8 @@ func (s *Store) Entries() ([]*registration.Entry, error) {
 }
 
 // Get reads an entry from Consul, not from the last list; nil: it does not exist.
-func (s *Store) Get(ctx context.Context, key registration.Key) (*registration.Entry, error) {
+func (s *Store) Get(ctx context.Context, key registration.Key) (*registration.WorkloadEntry,
+	error) {
 	w, index, err := s.read(ctx, key)
 	if w == nil || err != nil {
 		return nil, err
@@ -79,17 +81,18 @@ func (s *Store) Create(ctx context.Context, of *registration.Workload,
 	return s.write(ctx, newWorkload(of, c), 0)
 }
 
-// Connect replaces the connection of an entry.
-func (s *Store) Connect(ctx context.Context, e *registration.Entry,
+// SetConnection replaces the connection of an entry.
+func (s *Store) SetConnection(ctx context.Context, e *registration.WorkloadEntry,
 	c registration.Connection) error {
-	return s.change(ctx, e.Key, func(now *registration.Entry) bool {
+	return s.change(ctx, e.Key, func(now *registration.WorkloadEntry) bool {
 		return now.Version == e.Version
 	}, func(w *workload) { w.connect(c) })
 }
 
 // SetHealth replaces the health of an entry.
-func (s *Store) SetHealth(ctx context.Context, e *registration.Entry, h registration.Health) error {
-	return s.change(ctx, e.Key, func(now *registration.Entry) bool {
+func (s *Store) SetHealth(ctx context.Context, e *registration.WorkloadEntry,
+	h registration.Health) error {
+	return s.change(ctx, e.Key, func(now *registration.WorkloadEntry) bool {
 		return now.Controller == e.Controller && now.ConnectedAt.Equal(e.ConnectedAt)
 	}, func(w *workload) { w.setHealth(h) })
 }
@@ -97,7 +100,7 @@ func (s *Store) SetHealth(ctx context.Context, e *registration.Entry, h registra
 // change reads an entry, changes it and writes it. It returns registration.ErrConflict if matches
 // returns false for the entry, or if the entry changes meanwhile.
 func (s *Store) change(ctx context.Context, key registration.Key,
-	matches func(*registration.Entry) bool, change func(*workload)) error {
+	matches func(*registration.WorkloadEntry) bool, change func(*workload)) error {
 	w, index, err := s.read(ctx, key)
 	if err != nil {
 		return err
@@ -111,7 +114,7 @@ func (s *Store) change(ctx context.Context, key registration.Key,
 
 // Delete removes an entry from the key/value store, and its node with all service instances from
 // the catalogue.
-func (s *Store) Delete(ctx context.Context, e *registration.Entry) error {
+func (s *Store) Delete(ctx context.Context, e *registration.WorkloadEntry) error {
 	index, err := strconv.ParseUint(e.Version, 10, 64)
 	if err != nil {
 		return fmt.Errorf("parse version %q of %s: %w", e.Version, e.Key, err)
@@ -123,9 +126,9 @@ func (s *Store) Delete(ctx context.Context, e *registration.Entry) error {
 		{Node: &api.NodeTxnOp{Verb: api.NodeDelete, Node: api.Node{Node: w.nodeName()}}}})
 }
 
-// Renew renews the lease of a server instance: it writes the instance's key. Only the change of the
+// RenewLease renews the lease of a server instance: it writes the instance's key. Only the change of the
 // key counts; the time in its value is for operators.
-func (s *Store) Renew(ctx context.Context, instance string, duration time.Duration) error {
+func (s *Store) RenewLease(ctx context.Context, instance string, duration time.Duration) error {
 	text := fmt.Sprintf(`{"renewed": %q, "duration": %q}`, formatTime(time.Now()), duration)
 	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: serverKeys + instance,
 		Value: []byte(text)}}})
@@ -147,8 +150,8 @@ func (s *Store) Leases(ctx context.Context) (map[string]string, error) {
 	return all, nil
 }
 
-// Release removes the lease of a server instance.
-func (s *Store) Release(ctx context.Context, instance string) error {
+// ReleaseLease removes the lease of a server instance.
+func (s *Store) ReleaseLease(ctx context.Context, instance string) error {
 	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete,
 		Key: serverKeys + instance}}})
 }

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-var webGroup = &registration.Group{Key: registration.Key{Namespace: "vm", Name: "web"},
+var webGroup = &registration.WorkloadGroup{Key: registration.Key{Namespace: "vm", Name: "web"},
 	Spec: &networking.WorkloadGroup{Metadata: &networking.WorkloadGroup_ObjectMeta{
 		Labels: map[string]string{"app": "shop"}}}}
 
@@ -82,7 +82,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	get := func() *registration.Entry {
+	get := func() *registration.WorkloadEntry {
 		t.Helper()
 		e, err := b.Get(ctx, web.Key)
 		if e == nil || err != nil {
@@ -93,7 +93,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 	must(a.Create(ctx, web, connection("a", at)))
 	conflicts("a second Create", b.Create(ctx, web, connection("b", at)))
 	first := get()
-	want := &registration.Entry{Key: web.Key, Version: first.Version, Group: "web",
+	want := &registration.WorkloadEntry{Key: web.Key, Version: first.Version, Group: "web",
 		ServiceAccount: "web", Connection: connection("a", at)}
 	if diff := cmp.Diff(want, first); diff != "" {
 		t.Error(diff)
@@ -136,8 +136,8 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 		t.Errorf("the first batch of a registry that starts now has %s", got)
 	}
 
-	conflicts("Connect of an old version", b.Connect(ctx, first, connection("b", at)))
-	must(b.Connect(ctx, get(), connection("b", at.Add(time.Second))))
+	conflicts("Connect of an old version", b.SetConnection(ctx, first, connection("b", at)))
+	must(b.SetConnection(ctx, get(), connection("b", at.Add(time.Second))))
 	conflicts("SetHealth of the server before", a.SetHealth(ctx, first, registration.Health{}))
 	moved := get()
 	if moved.Controller != "b" || moved.Health == nil || !moved.Health.Healthy {
@@ -147,7 +147,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 	one.awaitAddresses("consul:shop", "")
 	conflicts("Delete of an old version", b.Delete(ctx, moved))
 	left := registration.Connection{Controller: "b", DisconnectedAt: at}
-	must(b.Connect(ctx, get(), left))
+	must(b.SetConnection(ctx, get(), left))
 	if got := get(); !cmp.Equal(got.Connection, left) || got.Health.Message != "web.service is inactive" {
 		t.Errorf("after the end of the stream: %+v", got)
 	}
@@ -165,7 +165,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 	if err := b.Delete(ctx, moved); err != nil && !errors.Is(err, registration.ErrConflict) {
 		t.Errorf("Delete of an entry that does not exist: %v", err)
 	}
-	conflicts("Connect of an entry that does not exist", b.Connect(ctx, moved, left))
+	conflicts("Connect of an entry that does not exist", b.SetConnection(ctx, moved, left))
 
 	leases := func() map[string]string {
 		t.Helper()
@@ -175,14 +175,14 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 		}
 		return all
 	}
-	must(a.Renew(ctx, "a", time.Second))
+	must(a.RenewLease(ctx, "a", time.Second))
 	before := leases()
-	must(a.Renew(ctx, "a", time.Second))
+	must(a.RenewLease(ctx, "a", time.Second))
 	if after := leases(); len(after) != 1 || after["a"] == before["a"] {
 		t.Errorf("leases before %v and after a renewal %v", before, after)
 	}
-	must(a.Release(ctx, "a"))
-	must(a.Release(ctx, "a"))
+	must(a.ReleaseLease(ctx, "a"))
+	must(a.ReleaseLease(ctx, "a"))
 	if after := leases(); len(after) != 0 {
 		t.Errorf("leases after the release: %v", after)
 	}
@@ -212,7 +212,7 @@ func TestStore_SurvivesLossOfData(t *testing.T) {
 	if _, err := store.Entries(); err == nil {
 		t.Error("the entries are known without Consul")
 	}
-	if err := store.Renew(t.Context(), "a", time.Second); err == nil {
+	if err := store.RenewLease(t.Context(), "a", time.Second); err == nil {
 		t.Error("a lease is renewed without Consul")
 	}
 	batches := s.UpdateCount()
@@ -238,7 +238,7 @@ func TestStore_NeedsRights(t *testing.T) {
 	consul := catalog.Start(t, catalog.Options{ACL: true})
 	token := filepath.Join(t.TempDir(), "token")
 	const read = `node_prefix "" { policy = "read" } service_prefix "" { policy = "read" }`
-	reader := consul.Token(t, read)
+	reader := consul.CreateToken(t, read)
 	write(t, token, reader)
 	consul.Register(t, catalog.Instance{Service: "mail", Address: "10.0.0.2", Port: 25})
 	s := start(t, Options{Address: consul.Address, TokenFile: token})
@@ -248,7 +248,7 @@ func TestStore_NeedsRights(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "Permission denied") {
 		t.Errorf("without rights: %v", err)
 	}
-	if err := store.Renew(t.Context(), "a", time.Second); err == nil {
+	if err := store.RenewLease(t.Context(), "a", time.Second); err == nil {
 		t.Error("a lease without rights")
 	}
 	consul.Do(t, http.MethodPut, "/v1/acl/policy", map[string]any{"Name": "registration",
@@ -262,7 +262,7 @@ func TestStore_NeedsRights(t *testing.T) {
 		connection("a", time.Now())); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Renew(t.Context(), "a", time.Second); err != nil {
+	if err := store.RenewLease(t.Context(), "a", time.Second); err != nil {
 		t.Error(err)
 	}
 	const path = "consul:WorkloadEntry/vm/web-10.0.0.1"

@@ -165,9 +165,9 @@ func (w *workload) health() *registration.Health {
 	return nil
 }
 
-// entry returns the workload as a registration.Entry. index is the ModifyIndex of its key.
-func (w *workload) entry(index uint64) *registration.Entry {
-	return &registration.Entry{Key: w.key(), Version: fmt.Sprint(index),
+// entry returns the workload as a registration.WorkloadEntry. index is the ModifyIndex of its key.
+func (w *workload) entry(index uint64) *registration.WorkloadEntry {
+	return &registration.WorkloadEntry{Key: w.key(), Version: fmt.Sprint(index),
 		Group:          w.Metadata.Annotations[registration.GroupAnnotation],
 		ServiceAccount: w.Spec.ServiceAccount, Connection: w.connection(),
 		Health: w.health()}

@@ -38,7 +38,7 @@ type workloads struct {
 	mu   sync.Mutex
 	read bool // a list has been received
 	// listed entries; nil: the list is incomplete, because the token may not read all of them
-	entries []*registration.Entry
+	entries []*registration.WorkloadEntry
 }
 
 // registered is a value of the key/value store. If the value is not a valid WorkloadEntry, entry is
@@ -46,7 +46,7 @@ type workloads struct {
 type registered struct {
 	index   uint64
 	text    string
-	entry   *registration.Entry
+	entry   *registration.WorkloadEntry
 	problem string
 }
 
@@ -72,7 +72,7 @@ func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMet
 // read remain until the token may read them.
 func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 	var changed []store.SourceInput
-	entries := make([]*registration.Entry, 0, len(found.value))
+	entries := make([]*registration.WorkloadEntry, 0, len(found.value))
 	gone := maps.Clone(w.workloads.known)
 	problem := ""
 	if w.workloads.filtered = found.filtered; found.filtered {
@@ -142,7 +142,7 @@ func (w *workloads) isLost(key string) bool { _, ok := w.lost[key]; return ok }
 
 // all returns the registered workloads, nil if the list is incomplete, and whether a list has been
 // received.
-func (w *workloads) all() (entries []*registration.Entry, read bool) {
+func (w *workloads) all() (entries []*registration.WorkloadEntry, read bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.entries, w.read

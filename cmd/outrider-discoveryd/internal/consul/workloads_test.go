@@ -71,7 +71,8 @@ func TestWorkload_GroupNamesTheService(t *testing.T) {
 	web.Spec.Labels["app"] = "payments"
 	named := *webGroup
 	named.Spec = nil
-	for want, group := range map[string]*registration.Group{"shop": webGroup, "web": &named} {
+	for want, group := range map[string]*registration.WorkloadGroup{"shop": webGroup,
+		"web": &named} {
 		web.Group = group
 		for _, s := range newWorkload(web, connection("a", time.Now())).services() {
 			if name, _, _ := strings.Cut(s.Service, "-"); name != want {

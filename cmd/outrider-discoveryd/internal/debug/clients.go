@@ -76,7 +76,7 @@ func (d *Debugger) syncz(ctx context.Context, query url.Values) (any, error) {
 		of := synced{ProxyID: node.GetId(), ProxyType: kind, ClusterID: metadata(node, "CLUSTER_ID"),
 			IstioVersion: metadata(node, "ISTIO_VERSION"), Resources: map[string]syncedByType{}}
 		for _, t := range stream.Types {
-			one := syncedByType{Sent: t.VersionSent, Acked: t.VersionAccepted, SentTime: t.Sent}
+			one := syncedByType{Sent: t.VersionSent, Acked: t.VersionAccepted, SentTime: t.SentAt}
 			for _, refused := range t.Refused[:min(len(t.Refused), maxRefused)] {
 				one.Refused = append(one.Refused, refused.Name)
 				one.LastError = refused.Error
@@ -110,7 +110,7 @@ func (d *Debugger) clientConfigs(ctx context.Context) ([]*resource.Resource, err
 			Metadata: &structpb.Struct{Fields: fields}}}
 		for _, t := range stream.Types {
 			one := &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: t.Type,
-				ConfigStatus: statusv3.ConfigStatus_STALE, LastUpdated: timestamppb.New(t.Sent)}
+				ConfigStatus: statusv3.ConfigStatus_STALE, LastUpdated: timestamppb.New(t.SentAt)}
 			switch {
 			case len(t.Refused) > 0:
 				one.ConfigStatus = statusv3.ConfigStatus_ERROR
@@ -145,7 +145,8 @@ type connected struct {
 func (d *Debugger) connections(ctx context.Context, _ url.Values) (any, error) {
 	all := []connected{}
 	for _, s := range d.options.XDS.Status(ctx) {
-		all = append(all, connected{s.ID, s.Since, s.Peer.Address, s.Node.GetId(), s.Peer.Identity,
+		all = append(all, connected{s.ID, s.OpenedAt, s.Peer.Address, s.Node.GetId(),
+			s.Peer.Identity,
 			s.Service, s.Delta})
 	}
 	return struct {

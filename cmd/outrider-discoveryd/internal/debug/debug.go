@@ -71,7 +71,7 @@ var topics = map[string]struct {
 	"registry": {"hosts with their addresses and ports", (*Debugger).registry},
 }
 
-// AnswerRequest implements xds.Options.Debug.
+// AnswerRequest implements xds.Options.AnswerDebugRequest.
 func (d *Debugger) AnswerRequest(ctx context.Context, client xds.Peer, typeURL string,
 	names []string) (
 	[]*resource.Resource, error) {

@@ -80,7 +80,7 @@ func start(t *testing.T) world {
 	w.pool.AddCert(authority.Certificate)
 	write("root.pem", pkitest.PEM(authority.Certificate))
 	for _, name := range []string{"server", "operator", "web"} {
-		chain, key := authority.Issue(t, pkitest.Leaf(name, time.Hour))
+		chain, key := authority.Issue(t, pkitest.LeafTemplate(name, time.Hour))
 		write(name+".pem", chain)
 		write(name+".key", key)
 	}
@@ -97,8 +97,9 @@ func start(t *testing.T) world {
 		func() []string { return []string{"cluster.local"} }, slog.New(slog.DiscardHandler))
 	w.debugger = New(Options{Discovery: server, Authorize: clients.AuthorizeDebug,
 		Sources: func() any { return []string{"files"} }})
-	streams, err := xds.NewServer(xds.FleetOptions(xds.Options{Source: server, Admit: clients.Admit,
-		MayReceiveSecrets: clients.MayReceiveSecrets, Debug: w.debugger.AnswerRequest}))
+	streams, err := xds.NewServer(xds.WithFleetLimits(xds.Options{Source: server,
+		Admit:             clients.Admit,
+		MayReceiveSecrets: clients.MayReceiveSecrets, AnswerDebugRequest: w.debugger.AnswerRequest}))
 	if err != nil {
 		t.Fatal(err)
 	}

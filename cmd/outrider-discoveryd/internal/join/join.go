@@ -57,8 +57,9 @@ type SignedToken struct {
 	Expires time.Time
 }
 
-// Sign signs a token for a service account, NAMESPACE/NAME, with the private key in text (PEM).
-func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*SignedToken, error) {
+// SignToken signs a token for a service account, NAMESPACE/NAME, with the private key in text (PEM).
+func SignToken(text []byte, account string, now time.Time, ttl time.Duration) (*SignedToken,
+	error) {
 	namespace, name, ok := strings.Cut(account, "/")
 	if !ok || !isName(namespace) || !isName(name) {
 		return nil, fmt.Errorf("%q is not a service account; write NAMESPACE/NAME", account)
@@ -121,8 +122,8 @@ func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 	return nil
 }
 
-// ID returns the ID that identifies a token in logs.
-func ID(token *jwt.Token) string {
+// TokenID returns the TokenID that identifies a token in logs.
+func TokenID(token *jwt.Token) string {
 	const most = 64
 	id, _ := token.Claims["jti"].(string)
 	return id[:min(len(id), most)]
@@ -202,7 +203,7 @@ func algorithmOf(public crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 		"bits or more")
 }
 
-// keyIDOf returns the key ID (kid) of a key.
+// keyIDOf returns the key TokenID (kid) of a key.
 func keyIDOf(public crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(public)
 	sum := sha256.Sum256(der)

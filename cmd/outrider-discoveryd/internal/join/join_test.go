@@ -58,7 +58,7 @@ func TestSign_IsVerified(t *testing.T) {
 	_, other, _ := newKey(t, pki.ECDSAP256)
 	for _, kind := range []pki.KeyType{pki.ECDSAP256, pki.ECDSAP384, pki.RSA2048} {
 		private, public, _ := newKey(t, kind)
-		signed, err := Sign(private, "shop/web", now, time.Hour)
+		signed, err := SignToken(private, "shop/web", now, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestSign_IsVerified(t *testing.T) {
 			t.Errorf("%s: %v", kind, err)
 		}
 		if token.Claims["sub"] != "system:serviceaccount:shop:web" || token.Issuer() != Issuer ||
-			ID(token) != signed.ID || len(signed.ID) < 20 {
+			TokenID(token) != signed.ID || len(signed.ID) < 20 {
 			t.Errorf("claims %v", token.Claims)
 		}
 	}
@@ -98,7 +98,7 @@ func TestSign_Refuses(t *testing.T) {
 		{"short key", "a/b", time.Hour, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
 			Bytes: x509.MarshalPKCS1PrivateKey(small)}), "2048 bits or more"},
 	} {
-		if _, err := Sign(c.key, c.account, time.Now(), c.ttl); err == nil ||
+		if _, err := SignToken(c.key, c.account, time.Now(), c.ttl); err == nil ||
 			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}

@@ -30,7 +30,7 @@ import (
 type EntryStore struct {
 	feed
 	namespaces []string // namespaces of the workloads; empty: all
-	entries    map[string]*registration.Entry
+	entries    map[string]*registration.WorkloadEntry
 
 	lease          sync.Mutex
 	leaseNamespace string // namespace of the servers' Leases; "": not determined yet
@@ -43,7 +43,8 @@ func NewEntryStore(options Options) (*EntryStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &EntryStore{namespaces: options.Namespaces, entries: map[string]*registration.Entry{}}
+	s := &EntryStore{namespaces: options.Namespaces,
+		entries: map[string]*registration.WorkloadEntry{}}
 	s.feed = newFeed(options.Name, at, s, func(discovery.SourceUpdate) {})
 	for _, namespace := range orAll(options.Namespaces) {
 		c := newCollection(&s.feed, string(object.WorkloadEntry), namespace)
@@ -68,7 +69,7 @@ func (s *EntryStore) count() int { return len(s.entries) }
 
 // Entries implements registration.Store. It omits known objects that are missing in an empty list,
 // because the API server has lost them: servers must register their connected workloads again.
-func (s *EntryStore) Entries() ([]*registration.Entry, error) {
+func (s *EntryStore) Entries() ([]*registration.WorkloadEntry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.collections {
@@ -79,7 +80,7 @@ func (s *EntryStore) Entries() ([]*registration.Entry, error) {
 			return nil, errors.New("the WorkloadEntries of the API server were not read yet")
 		}
 	}
-	all := make([]*registration.Entry, 0, len(s.entries))
+	all := make([]*registration.WorkloadEntry, 0, len(s.entries))
 	for key, e := range s.entries {
 		if !slices.ContainsFunc(s.collections, func(c *collection) bool {
 			_, stale := c.stale[key]
@@ -91,8 +92,9 @@ func (s *EntryStore) Entries() ([]*registration.Entry, error) {
 	return all, nil
 }
 
-// Group implements registration.Store.
-func (s *EntryStore) Group(ctx context.Context, key registration.Key) (*registration.Group, error) {
+// WorkloadGroup implements registration.Store.
+func (s *EntryStore) Group(ctx context.Context, key registration.Key) (*registration.WorkloadGroup,
+	error) {
 	o, err := s.get(ctx, object.WorkloadGroup, key)
 	if o == nil || err != nil {
 		return nil, err
@@ -103,11 +105,12 @@ func (s *EntryStore) Group(ctx context.Context, key registration.Key) (*registra
 			return nil, fmt.Errorf("%w: WorkloadGroup %s: %w", registration.ErrInvalid, key, err)
 		}
 	}
-	return &registration.Group{Key: key, UID: string(o.UID), Spec: spec}, nil
+	return &registration.WorkloadGroup{Key: key, UID: string(o.UID), Spec: spec}, nil
 }
 
 // Get implements registration.Store.
-func (s *EntryStore) Get(ctx context.Context, key registration.Key) (*registration.Entry, error) {
+func (s *EntryStore) Get(ctx context.Context, key registration.Key) (*registration.WorkloadEntry,
+	error) {
 	o, err := s.get(ctx, object.WorkloadEntry, key)
 	if o == nil || err != nil {
 		return nil, err
@@ -219,8 +222,8 @@ func annotations(c registration.Connection) map[string]any {
 		registration.DisconnectedAnnotation: text(c.DisconnectedAt)}
 }
 
-// Connect implements registration.Store.
-func (s *EntryStore) Connect(ctx context.Context, e *registration.Entry,
+// SetConnection implements registration.Store.
+func (s *EntryStore) SetConnection(ctx context.Context, e *registration.WorkloadEntry,
 	c registration.Connection) error {
 	return s.patch(ctx, e.Key, map[string]any{"metadata": map[string]any{
 		"resourceVersion": e.Version, "annotations": annotations(c)}})
@@ -242,7 +245,7 @@ func (s *EntryStore) patch(ctx context.Context, key registration.Key, change any
 }
 
 // SetHealth implements registration.Store.
-func (s *EntryStore) SetHealth(ctx context.Context, e *registration.Entry,
+func (s *EntryStore) SetHealth(ctx context.Context, e *registration.WorkloadEntry,
 	h registration.Health) error {
 	o, err := s.get(ctx, object.WorkloadEntry, e.Key)
 	if err != nil {
@@ -271,7 +274,7 @@ func (s *EntryStore) SetHealth(ctx context.Context, e *registration.Entry,
 func isHealth(c istioCondition) bool { return c.Type == model.HealthCondition }
 
 // Delete implements registration.Store.
-func (s *EntryStore) Delete(ctx context.Context, e *registration.Entry) error {
+func (s *EntryStore) Delete(ctx context.Context, e *registration.WorkloadEntry) error {
 	client, resource, err := s.client(ctx, object.WorkloadEntry)
 	if err != nil {
 		return err
@@ -285,9 +288,9 @@ func (s *EntryStore) Delete(ctx context.Context, e *registration.Entry) error {
 	return s.failure(at(client.Delete(), resource, e.Key).Body(body).Do(ctx).Error())
 }
 
-// entryOf returns a WorkloadEntry as a registration.Entry.
-func entryOf(o *istioObject) *registration.Entry {
-	e := &registration.Entry{Key: registration.Key{Namespace: o.Namespace, Name: o.Name},
+// entryOf returns a WorkloadEntry as a registration.WorkloadEntry.
+func entryOf(o *istioObject) *registration.WorkloadEntry {
+	e := &registration.WorkloadEntry{Key: registration.Key{Namespace: o.Namespace, Name: o.Name},
 		Version: o.ResourceVersion, Group: o.Annotations[registration.GroupAnnotation]}
 	var spec struct{ ServiceAccount string }
 	if json.Unmarshal(o.Spec, &spec) == nil {

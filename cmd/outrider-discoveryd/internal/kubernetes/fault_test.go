@@ -22,10 +22,10 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "restart") + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
 	c.Create(at, serviceEntry("two", "two.example"))
-	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), "secret")})
 	awaitSynced(t, s)
 	before := r.Paths()
-	c.Restart(func(string) {
+	c.RestartAPIServer(func(string) {
 		parts.Eventually(t, limit, "the failure is reported", func() bool {
 			return s.Status().Err != nil
 		})
@@ -59,8 +59,8 @@ func testCompaction(t *testing.T, c *cluster.Cluster) {
 	p.drop()
 	c.Send(http.MethodDelete, at+"/one", "")
 	c.Create(at, serviceEntry("three", "three.example"))
-	c.Compact()
-	c.Restart(nil) // the API server's cache also loses its history
+	c.CompactEtcd()
+	c.RestartAPIServer(nil) // the API server's cache also loses its history
 	parts.Eventually(t, limit, "the failure is reported", func() bool {
 		return s.Status().Err != nil
 	})
@@ -81,21 +81,21 @@ func testToken(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "token")
 	at := networkingPath + ns + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
-	c.SetTokens("secret", "first")
-	c.Restart(nil)
-	kubeconfig := c.Kubeconfig(t, c.Address(), "first")
+	c.SetAPIServerTokens("secret", "first")
+	c.RestartAPIServer(nil)
+	kubeconfig := c.Kubeconfig(t, c.APIServerAddress(), "first")
 	s, r := startSource(t, Options{Kubeconfig: kubeconfig})
 	awaitSynced(t, s)
 	before := r.Paths()
-	c.SetTokens("secret", "second")
-	c.Restart(nil)
+	c.SetAPIServerTokens("secret", "second")
+	c.RestartAPIServer(nil)
 	parts.Eventually(t, limit, "the revoked token is reported", func() bool {
 		return apierrors.IsUnauthorized(s.Status().Err)
 	})
 	if !slices.Equal(r.Paths(), before) {
 		t.Errorf("with a revoked token: %q", r.Paths())
 	}
-	c.WriteKubeconfig(kubeconfig, c.Address(), "second")
+	c.WriteKubeconfig(kubeconfig, c.APIServerAddress(), "second")
 	c.Create(at, serviceEntry("two", "two.example"))
 	r.await(t, "kubernetes:ServiceEntry/token/two", "two.example")
 	parts.Eventually(t, limit, "no failure remains", func() bool { return s.Status().Err == nil })
@@ -165,8 +165,8 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 			t.Fatalf("copy: %v %s", err, out)
 		}
 	}
-	c.Restart(func(data string) { copyFolder(data, backup) })
-	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
+	c.RestartAPIServer(func(data string) { copyFolder(data, backup) })
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), "secret"),
 		Namespaces: []string{ns}})
 	awaitSynced(t, s)
 	c.MergePatch(at+"/one", `{"metadata": {"labels": {"new": "yes"}}}`)
@@ -176,7 +176,7 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 	}
 	parts.Eventually(t, limit, "all objects are there", func() bool { return len(r.Paths()) == 22 })
 	r.await(t, "kubernetes:ServiceEntry/older/one", `"new":"yes"`)
-	c.Restart(func(data string) {
+	c.RestartAPIServer(func(data string) {
 		if err := os.RemoveAll(data); err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 // testEmpty deletes all data of the API server. Running sources retain their objects until a
 // reload. A source that starts while the custom resource definitions are missing reports them.
 func testEmpty(t *testing.T, c *cluster.Cluster) {
-	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
+	kubeconfig := c.Kubeconfig(t, c.APIServerAddress(), "secret")
 	s, objects := startSource(t, Options{Kubeconfig: kubeconfig})
 	r, services := startRegistry(t, Options{Kubeconfig: kubeconfig,
 		Namespaces: []string{"services", "default"}})
@@ -203,7 +203,7 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 	if len(before) < 3 || len(had) < 5 {
 		t.Fatalf("objects %q, services %q", before, had)
 	}
-	c.Restart(func(data string) {
+	c.RestartAPIServer(func(data string) {
 		if err := os.RemoveAll(data); err != nil {
 			t.Fatal(err)
 		}
@@ -242,8 +242,8 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 	if got := services.Paths(); !slices.Equal(got, had) {
 		t.Errorf("after an empty list: %q, want %q", got, had)
 	}
-	s.Reload()
-	r.Reload()
+	s.RemoveRetained()
+	r.RemoveRetained()
 	parts.Eventually(t, limit, "the lists are accepted", func() bool {
 		return slices.Equal(objects.Paths(), []string{"kubernetes:ServiceEntry/after/new"}) &&
 			slices.Equal(services.Paths(), []string{"kubernetes:Service/default/kubernetes"})

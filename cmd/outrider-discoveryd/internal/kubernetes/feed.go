@@ -124,8 +124,8 @@ func (f *feed) Status() source.Status {
 	status := source.Status{Synced: f.synced, Inputs: f.handler.count()}
 	var problems, missing []string
 	for _, c := range f.collections {
-		if c.since.After(status.Since) {
-			status.Since = c.since
+		if c.since.After(status.LastContact) {
+			status.LastContact = c.since
 		}
 		if status.Err == nil {
 			status.Err = c.err
@@ -154,8 +154,8 @@ func (f *feed) Status() source.Status {
 	return status
 }
 
-// Reload removes the objects that are retained although an empty list lacks them.
-func (f *feed) Reload() {
+// RemoveRetained removes the objects that are retained although an empty list lacks them.
+func (f *feed) RemoveRetained() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.signal()

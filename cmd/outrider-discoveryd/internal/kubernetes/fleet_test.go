@@ -158,7 +158,7 @@ func ownServer(t *testing.T, c *cluster.Cluster) fleetServer {
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), serveVariable+"="+
-		c.Kubeconfig(t, c.Address(), "secret")+" "+address)
+		c.Kubeconfig(t, c.APIServerAddress(), "secret")+" "+address)
 	command.Stderr = os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
@@ -170,8 +170,8 @@ func ownServer(t *testing.T, c *cluster.Cluster) fleetServer {
 }
 
 func istiodServer(c *cluster.Cluster) fleetServer {
-	_, kill := c.Istiod("PILOT_MAX_REQUESTS_PER_SECOND=10000")
-	return fleetServer{c.PlaintextAddress(), c.Pid(), kill}
+	_, kill := c.StartIstiod("PILOT_MAX_REQUESTS_PER_SECOND=10000")
+	return fleetServer{c.IstiodPlaintextAddress(), c.LastPID(), kill}
 }
 
 // fleet is a number of xDS clients that have received all resources.

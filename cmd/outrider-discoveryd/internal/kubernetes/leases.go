@@ -25,8 +25,9 @@ const (
 // podNamespace is the file in which a pod finds the name of its namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// Renew implements registration.Store. It renews a Lease, or creates it if it does not exist.
-func (s *EntryStore) Renew(ctx context.Context, instance string, duration time.Duration) error {
+// RenewLease implements registration.Store. It renews a Lease, or creates it if it does not exist.
+func (s *EntryStore) RenewLease(ctx context.Context, instance string,
+	duration time.Duration) error {
 	client, err := s.leases()
 	if err != nil {
 		return err
@@ -73,8 +74,8 @@ func (s *EntryStore) Leases(ctx context.Context) (map[string]string, error) {
 	return all, nil
 }
 
-// Release implements registration.Store.
-func (s *EntryStore) Release(ctx context.Context, instance string) error {
+// ReleaseLease implements registration.Store.
+func (s *EntryStore) ReleaseLease(ctx context.Context, instance string) error {
 	client, err := s.leases()
 	if err != nil {
 		return err

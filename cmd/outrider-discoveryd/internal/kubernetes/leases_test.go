@@ -14,7 +14,7 @@ import (
 // testLease renews a Lease in the namespace of the kubeconfig's context. If the namespace does not
 // exist, the error reports that, and is not registration.ErrConflict.
 func testLease(t *testing.T, c *cluster.Cluster) {
-	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
+	kubeconfig := c.Kubeconfig(t, c.APIServerAddress(), "secret")
 	text, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func testLease(t *testing.T, c *cluster.Cluster) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			err = s.Renew(t.Context(), "one", time.Second)
+			err = s.RenewLease(t.Context(), "one", time.Second)
 		}
 		if name != "absent" {
 			if err != nil {

@@ -37,7 +37,7 @@ func newProxy(t *testing.T, c *cluster.Cluster) *proxy {
 			if err != nil {
 				return
 			}
-			server, err := net.Dial("tcp", c.Address())
+			server, err := net.Dial("tcp", c.APIServerAddress())
 			if err != nil {
 				_ = client.Close()
 				continue

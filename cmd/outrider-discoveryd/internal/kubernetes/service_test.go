@@ -78,13 +78,13 @@ func testServices(t *testing.T, c *cluster.Cluster) {
 			createSlice(c, ns, fmt.Sprintf("%s-%d", s.name, i), s.name, slice)
 		}
 	}
-	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
+	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), "secret"),
 		Namespaces: []string{ns}})
 	awaitSynced(t, r)
 	if got.CompleteUpdateCount() != 1 || got.UpdateCount() != 1 {
 		t.Errorf("%d batches, %d with all", got.UpdateCount(), got.CompleteUpdateCount())
 	}
-	_, kill := c.Istiod()
+	_, kill := c.StartIstiod()
 	defer kill()
 	istiods := debugEndpoints(t, c)
 	for _, s := range serviceCases {
@@ -174,7 +174,7 @@ func debugEndpoints(t *testing.T, c *cluster.Cluster) map[string][]string {
 // affects.
 func testServiceChanges(t *testing.T, c *cluster.Cluster) {
 	ns := "services"
-	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})
+	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), "secret")})
 	awaitSynced(t, r)
 	shown := func(name string) []string {
 		in, _ := got.Input("kubernetes:Service/services/" + name)

@@ -113,10 +113,10 @@ func (s *Source) input(path string) (store.SourceInput, bool) {
 
 func (s *Source) count() int { return len(s.sums) }
 
-// Report passes the current problems of all objects to the source, which writes them to the
+// ReportProblems passes the current problems of all objects to the source, which writes them to the
 // objects' statuses. The discovery server calls it after each push. The File of a problem is the
 // path of an input.
-func (s *Source) Report(problems []object.Problem) {
+func (s *Source) ReportProblems(problems []object.Problem) {
 	if s.status != nil {
 		s.status.report(problems)
 	}

@@ -28,7 +28,7 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 		"apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p}\n"+
 			"spec: {mtls: {mode: STRICT}}")
 
-	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), "secret")})
 	awaitSynced(t, s)
 	want := []string{"kubernetes:EnvoyFilter/source/f", "kubernetes:PeerAuthentication/source/p",
 		"kubernetes:ServiceEntry/source/web", "kubernetes:VirtualService/source/web"}
@@ -60,7 +60,7 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 		return slices.Equal(r.Paths(), want)
 	})
 	if status := s.Status(); status.Err != nil || status.Problem != "" || status.Inputs != 4 ||
-		status.Since.IsZero() {
+		status.LastContact.IsZero() {
 		t.Errorf("status %+v", status)
 	}
 	for _, o := range []string{"serviceentries/web", "virtualservices/web"} {
@@ -78,7 +78,7 @@ func testNamespaces(t *testing.T, c *cluster.Cluster) {
 	one, two := namespace(c, "one"), namespace(c, "two")
 	c.Create(networkingPath+one+"/serviceentries", serviceEntry("web", "one.example"))
 	c.Create(networkingPath+two+"/serviceentries", serviceEntry("web", "two.example"))
-	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
+	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), "secret"),
 		Namespaces: []string{one}})
 	awaitSynced(t, s)
 	if got := r.Paths(); !slices.Equal(got, []string{"kubernetes:ServiceEntry/one/web"}) {
@@ -115,7 +115,8 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	path := networkingPath + ns + "/serviceentries/web"
 	c.Create(networkingPath+ns+"/serviceentries", serviceEntry("web", "web.example"))
 	c.MergePatch(path+"/status", `{"status": {"conditions": [{"type": "X", "status": "True"}]}}`)
-	options := Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"), WriteStatus: true}
+	options := Options{Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), "secret"),
+		WriteStatus: true}
 	var servers [2]*Source
 	for i := range servers {
 		servers[i], _ = startSource(t, options)
@@ -127,7 +128,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	report := func(problems []object.Problem, want string) {
 		t.Helper()
 		for _, s := range servers {
-			s.Report(problems)
+			s.ReportProblems(problems)
 		}
 		parts.Eventually(t, limit, "the condition is "+want, func() bool {
 			got, _ := conditionOf(t, c, path)
@@ -169,12 +170,12 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 
 	// Two servers that disagree about an object do not overwrite each other's condition endlessly.
 	haveRead("spec.hosts: no host; name one")
-	servers[0].Report(nil)
+	servers[0].ReportProblems(nil)
 	haveRead("")
 	_, version = conditionOf(t, c, path)
 	for range 3 {
-		servers[0].Report(nil)
-		servers[1].Report(problems)
+		servers[0].ReportProblems(nil)
+		servers[1].ReportProblems(problems)
 	}
 	servers[1].status.mu.Lock()
 	if n := len(servers[1].status.due); n > 0 {
@@ -195,9 +196,9 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reader}\n"+
 		"subjects: [{kind: ServiceAccount, namespace: status, name: reader}]")
 	s, r := startSource(t, Options{WriteStatus: true,
-		Kubeconfig: c.Kubeconfig(t, c.Address(), accountToken(c, ns, "reader"))})
+		Kubeconfig: c.Kubeconfig(t, c.APIServerAddress(), accountToken(c, ns, "reader"))})
 	awaitSynced(t, s)
-	s.Report(nil)
+	s.ReportProblems(nil)
 	parts.Eventually(t, limit, "the missing permission is reported", func() bool {
 		return strings.Contains(s.Status().Problem, "cannot write the status of 1 objects") &&
 			strings.Contains(s.Status().Problem, "forbidden")

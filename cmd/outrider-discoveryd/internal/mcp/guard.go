@@ -11,12 +11,12 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Admit is a function that authenticates a client; see xds.Options.Admit.
-type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
+// AdmitFunc is a function that authenticates a client; see xds.Options.Admit.
+type AdmitFunc func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
-// Guard returns an Admit that calls admit. It also refuses clients without an identity that request
+// RequireIdentity returns an AdmitFunc that calls admit. It also refuses clients without an identity that request
 // objects (see discovery.RequestsIstioObjects), except clients on the loopback interface.
-func Guard(admit Admit) Admit {
+func RequireIdentity(admit AdmitFunc) AdmitFunc {
 	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 		admitted, err := admit(client, node)
 		if err == nil && discovery.RequestsIstioObjects(admitted) && client.Identity == "" &&

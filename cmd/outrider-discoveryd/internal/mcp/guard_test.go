@@ -15,7 +15,10 @@ func TestGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guarded := Guard(func(_ *xds.Peer, node *corev3.Node) (*corev3.Node, error) { return node, nil })
+	guarded := RequireIdentity(func(_ *xds.Peer, node *corev3.Node) (*corev3.Node,
+		error) {
+		return node, nil
+	})
 	for _, test := range []struct {
 		client xds.Peer
 		node   *corev3.Node
@@ -33,7 +36,7 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%+v: %v", test.client, err)
 		}
 	}
-	refusing := Guard(func(*xds.Peer, *corev3.Node) (*corev3.Node, error) {
+	refusing := RequireIdentity(func(*xds.Peer, *corev3.Node) (*corev3.Node, error) {
 		return nil, status.Error(codes.Unauthenticated, "who")
 	})
 	if _, err := refusing(&xds.Peer{}, server); status.Code(err) != codes.Unauthenticated {

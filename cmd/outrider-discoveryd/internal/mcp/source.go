@@ -76,8 +76,8 @@ func (s *Source) Status() source.Status {
 	return s.status
 }
 
-// Reload removes the objects that are retained although the lists of their types are empty.
-func (s *Source) Reload() {
+// RemoveRetained removes the objects that are retained although the lists of their types are empty.
+func (s *Source) RemoveRetained() {
 	select {
 	case s.accept <- struct{}{}:
 	default: // the channel has a signal already
@@ -175,7 +175,7 @@ func (s *Source) connected(synced bool) {
 		}
 		s.status.Synced, s.status.Err = true, nil
 	}
-	s.status.Since = time.Now()
+	s.status.LastContact = time.Now()
 	s.status.Inputs = s.objects.count()
 	if problem := s.objects.problem(); problem != s.status.Problem {
 		if s.status.Problem = problem; problem != "" {

@@ -61,13 +61,13 @@ func (m *Source) Name() string { return m.config.Name }
 func (m *Source) Status() source.Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return source.Status{Synced: m.synced, Since: m.since, Err: m.err, Inputs: len(m.texts)}
+	return source.Status{Synced: m.synced, LastContact: m.since, Err: m.err, Inputs: len(m.texts)}
 }
 
-// Reload does nothing. Its presence makes record.Recorder treat Source as a source that may have
+// RemoveRetained does nothing. Its presence makes record.Recorder treat Source as a source that may have
 // lost its objects: it serves the stored ones until clients write or delete them, or until a
 // reload.
-func (m *Source) Reload() {}
+func (m *Source) RemoveRetained() {}
 
 // Run serves the write API until ctx ends. While the address cannot be bound, it retries every
 // second.
@@ -116,7 +116,7 @@ func (m *Source) handler() http.Handler {
 
 // unauthorized returns why a request may not use the write API, "" if it may.
 func (m *Source) unauthorized(r *http.Request) string {
-	text, err := readfile.Read(m.config.TokenFile, pki.MaxToken)
+	text, err := readfile.Read(m.config.TokenFile, pki.MaxTokenBytes)
 	token := strings.TrimSpace(string(text))
 	if err != nil || token == "" {
 		m.log.Warn("cannot read token of write API", "file", m.config.TokenFile,

@@ -173,7 +173,8 @@ func TestMemory_RefusesTokenFileThatIsNoFile(t *testing.T) {
 			t.Errorf("%s: %d %s", what, status, says)
 		}
 	}
-	if err := os.WriteFile(m.config.TokenFile, []byte("secret"+strings.Repeat("\n", pki.MaxToken)),
+	if err := os.WriteFile(m.config.TokenFile, []byte("secret"+strings.Repeat("\n",
+		pki.MaxTokenBytes)),
 		0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +223,7 @@ func TestMemory_ServesWhatItHadAfterRestart(t *testing.T) {
 	if got := now.String(); got != object+"a, "+object+"c" {
 		t.Errorf("after changes %s is served", got)
 	}
-	recorder.Reload()
+	recorder.RemoveRetained()
 	if got := now.String(); got != object+"a" || len(board.Conditions()) != 0 {
 		t.Errorf("after a reload %s is served, %v", got, board.Conditions())
 	}

@@ -164,7 +164,7 @@ func TestServe_OtherHosts(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.Certificate)
 	pair := func(name string) *tls.Certificate {
-		p, err := tls.X509KeyPair(authority.Issue(t, pkitest.Leaf(name, time.Hour)))
+		p, err := tls.X509KeyPair(authority.Issue(t, pkitest.LeafTemplate(name, time.Hour)))
 		if err != nil {
 			t.Fatal(err)
 		}

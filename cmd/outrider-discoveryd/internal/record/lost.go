@@ -17,7 +17,7 @@ import (
 
 // cautious is a source whose stored objects stay in use although its list is empty, until Reload is
 // called.
-type cautious interface{ Reload() }
+type cautious interface{ RemoveRetained() }
 
 func (r *Recorder) isCautious(name string) bool {
 	return slices.ContainsFunc(r.sources, func(s source.Source) bool {
@@ -70,8 +70,8 @@ func kindOf(path string) string {
 	return source
 }
 
-// Reload removes the inputs that only withLost keeps in use.
-func (r *Recorder) Reload() {
+// RemoveRetained removes the inputs that only withLost keeps in use.
+func (r *Recorder) RemoveRetained() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, s := range r.states {

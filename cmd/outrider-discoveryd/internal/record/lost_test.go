@@ -21,7 +21,7 @@ import (
 // although its list is empty.
 type careful struct{ fake }
 
-func (*careful) Reload() {}
+func (*careful) RemoveRetained() {}
 
 func listOf(all bool, paths ...string) discovery.SourceUpdate {
 	b := discovery.SourceUpdate{Source: "consul", Complete: all}
@@ -76,7 +76,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		r.AcceptUpdate(discovery.SourceUpdate{Source: "consul",
 			Inputs: []store.SourceInput{{Path: "consul:a/2"}}})
 		r.AcceptUpdate(listOf(false, "consul:b/1"))
-		r.Reload()
+		r.RemoveRetained()
 		if len(r.board.Conditions()) > 0 {
 			t.Errorf("conditions after a reload: %v", r.board.Conditions())
 		}

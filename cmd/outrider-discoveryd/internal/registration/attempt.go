@@ -15,7 +15,7 @@ type attempt struct {
 }
 
 // failed records that the write of an entry failed.
-func (s *Server) failed(e *Entry, err error, now time.Time) {
+func (s *Server) failed(e *WorkloadEntry, err error, now time.Time) {
 	last := s.tried[e.Key]
 	if last.version != e.Version {
 		last = attempt{version: e.Version}
@@ -27,7 +27,7 @@ func (s *Server) failed(e *Entry, err error, now time.Time) {
 
 // mayWrite reports whether a write of the entry's version has not failed yet, or may be retried
 // now.
-func (s *Server) mayWrite(e *Entry, now time.Time) bool {
+func (s *Server) mayWrite(e *WorkloadEntry, now time.Time) bool {
 	last, ok := s.tried[e.Key]
 	return !ok || last.version != e.Version || unavailable(last.err) && !now.Before(last.next)
 }

@@ -90,7 +90,7 @@ func (s *Server) write(ctx context.Context, one *session) error {
 			at = known.Add(time.Nanosecond)
 		}
 	}
-	if err := s.options.Store.Connect(ctx, e, Connection{Controller: s.instance,
+	if err := s.options.Store.SetConnection(ctx, e, Connection{Controller: s.instance,
 		ConnectedAt: at}); err != nil || own {
 		return err
 	}
@@ -143,11 +143,12 @@ func (k Key) fields() []any { return []any{"namespace", k.Namespace, "entry", k.
 func (c Connection) connected() bool { return !c.ConnectedAt.IsZero() }
 
 // disconnect records in an entry that its workload has had no stream since the time at.
-func (s *Server) disconnect(ctx context.Context, e *Entry, at time.Time) error {
+func (s *Server) disconnect(ctx context.Context, e *WorkloadEntry, at time.Time) error {
 	if !at.After(e.ConnectedAt) {
 		at = e.ConnectedAt.Add(time.Nanosecond)
 	}
-	err := s.options.Store.Connect(ctx, e, Connection{Controller: s.instance, DisconnectedAt: at})
+	err := s.options.Store.SetConnection(ctx, e, Connection{Controller: s.instance,
+		DisconnectedAt: at})
 	if err == nil {
 		s.counters.disconnected.Add(1)
 		s.options.Logger.Info("workload disconnected", e.fields()...)
@@ -157,7 +158,7 @@ func (s *Server) disconnect(ctx context.Context, e *Entry, at time.Time) error {
 
 // remove removes an entry, because its workload or its server has left. It counts the removal by
 // reason.
-func (s *Server) remove(ctx context.Context, e *Entry, reason string) error {
+func (s *Server) remove(ctx context.Context, e *WorkloadEntry, reason string) error {
 	err := s.options.Store.Delete(ctx, e)
 	if err == nil {
 		s.counters.removed(reason).Add(1)
@@ -168,7 +169,7 @@ func (s *Server) remove(ctx context.Context, e *Entry, reason string) error {
 }
 
 // setHealth writes the health that the agent has reported to an entry.
-func (s *Server) setHealth(ctx context.Context, e *Entry, h Health) error {
+func (s *Server) setHealth(ctx context.Context, e *WorkloadEntry, h Health) error {
 	err := s.options.Store.SetHealth(ctx, e, h)
 	if err == nil {
 		s.options.Logger.Debug("reported health of workload changed", append(e.fields(), "healthy",

@@ -48,7 +48,7 @@ func (s *Server) keepLease(ctx context.Context) {
 func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	if err := s.options.Store.Renew(ctx, s.instance, s.expiry()); err != nil {
+	if err := s.options.Store.RenewLease(ctx, s.instance, s.expiry()); err != nil {
 		return nil, err
 	}
 	return s.options.Store.Leases(ctx)

@@ -24,9 +24,9 @@ import (
 // memory is a Store in memory that can fail. As in a real store, Entries lags behind the writes.
 type memory struct {
 	mu      sync.Mutex
-	entries map[Key]*Entry
-	list    []*Entry // result of Entries
-	groups  map[Key]*Group
+	entries map[Key]*WorkloadEntry
+	list    []*WorkloadEntry // result of Entries
+	groups  map[Key]*WorkloadGroup
 	leases  map[string]string
 	version int
 	down    error // error of all methods
@@ -37,8 +37,8 @@ type memory struct {
 
 func newMemory() *memory {
 	group := &networking.WorkloadGroup{Template: &networking.WorkloadEntry{ServiceAccount: "web"}}
-	return &memory{entries: map[Key]*Entry{}, leases: map[string]string{},
-		groups: map[Key]*Group{{"vm", "web"}: {Key: Key{"vm", "web"}, Spec: group}}}
+	return &memory{entries: map[Key]*WorkloadEntry{}, leases: map[string]string{},
+		groups: map[Key]*WorkloadGroup{{"vm", "web"}: {Key: Key{"vm", "web"}, Spec: group}}}
 }
 
 func (m *memory) Run(ctx context.Context) error {
@@ -74,13 +74,13 @@ func (m *memory) setDown(err error) {
 	m.down = err
 }
 
-func (m *memory) Group(_ context.Context, key Key) (*Group, error) {
+func (m *memory) Group(_ context.Context, key Key) (*WorkloadGroup, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.groups[key], m.down
 }
 
-func (m *memory) Get(_ context.Context, key Key) (*Entry, error) {
+func (m *memory) Get(_ context.Context, key Key) (*WorkloadEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.entries[key]; e != nil && m.down == nil {
@@ -89,14 +89,14 @@ func (m *memory) Get(_ context.Context, key Key) (*Entry, error) {
 	return nil, m.down
 }
 
-func (m *memory) Entries() ([]*Entry, error) {
+func (m *memory) Entries() ([]*WorkloadEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.list, m.down
 }
 
 // put stores an entry with a new version, and records its state in the history.
-func (m *memory) put(e Entry) {
+func (m *memory) put(e WorkloadEntry) {
 	m.version++
 	e.Version = fmt.Sprint(m.version)
 	m.entries[e.Key] = &e
@@ -118,11 +118,12 @@ func (m *memory) Create(_ context.Context, w *Workload, c Connection) error {
 	if m.entries[w.Key] != nil {
 		return ErrConflict
 	}
-	m.put(Entry{Key: w.Key, Group: w.Group.Name, ServiceAccount: w.Spec.ServiceAccount, Connection: c})
+	m.put(WorkloadEntry{Key: w.Key, Group: w.Group.Name, ServiceAccount: w.Spec.ServiceAccount,
+		Connection: c})
 	return nil
 }
 
-func (m *memory) change(e *Entry, change func(*Entry)) error {
+func (m *memory) change(e *WorkloadEntry, change func(*WorkloadEntry)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.down != nil {
@@ -138,15 +139,15 @@ func (m *memory) change(e *Entry, change func(*Entry)) error {
 	return nil
 }
 
-func (m *memory) Connect(_ context.Context, e *Entry, c Connection) error {
-	return m.change(e, func(e *Entry) { e.Connection = c })
+func (m *memory) SetConnection(_ context.Context, e *WorkloadEntry, c Connection) error {
+	return m.change(e, func(e *WorkloadEntry) { e.Connection = c })
 }
 
-func (m *memory) SetHealth(_ context.Context, e *Entry, h Health) error {
-	return m.change(e, func(e *Entry) { e.Health = &h })
+func (m *memory) SetHealth(_ context.Context, e *WorkloadEntry, h Health) error {
+	return m.change(e, func(e *WorkloadEntry) { e.Health = &h })
 }
 
-func (m *memory) Delete(_ context.Context, e *Entry) error {
+func (m *memory) Delete(_ context.Context, e *WorkloadEntry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.deletes++; m.denied != nil {
@@ -160,7 +161,7 @@ func (m *memory) Delete(_ context.Context, e *Entry) error {
 	return m.down
 }
 
-func (m *memory) Renew(_ context.Context, instance string, _ time.Duration) error {
+func (m *memory) RenewLease(_ context.Context, instance string, _ time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.down == nil {
@@ -180,7 +181,7 @@ func (m *memory) Leases(context.Context) (map[string]string, error) {
 	return all, m.down
 }
 
-func (m *memory) Release(_ context.Context, instance string) error {
+func (m *memory) ReleaseLease(_ context.Context, instance string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.leases, instance)
@@ -195,14 +196,14 @@ type cuttable struct {
 
 var errCut = errors.New("the process was killed")
 
-func (c *cuttable) Connect(ctx context.Context, e *Entry, to Connection) error {
+func (c *cuttable) SetConnection(ctx context.Context, e *WorkloadEntry, to Connection) error {
 	if c.cut.Load() {
 		return errCut
 	}
-	return c.Store.Connect(ctx, e, to)
+	return c.Store.SetConnection(ctx, e, to)
 }
 
-func (c *cuttable) Delete(ctx context.Context, e *Entry) error {
+func (c *cuttable) Delete(ctx context.Context, e *WorkloadEntry) error {
 	if c.cut.Load() {
 		return errCut
 	}

@@ -149,7 +149,7 @@ func localityOf(l *corev3.Locality) string {
 
 // workload returns the entry to create for a workload of the WorkloadGroup. Its labels are those of
 // the node, the group's metadata and the group's template; the earlier ones have precedence.
-func (a *applicant) workload(g *Group) *Workload {
+func (a *applicant) workload(g *WorkloadGroup) *Workload {
 	spec := &networking.WorkloadEntry{}
 	if t := g.Spec.GetTemplate(); t != nil {
 		spec = proto.CloneOf(t)

@@ -81,7 +81,7 @@ func FuzzApplicant(f *testing.F) {
 		if a == nil || err != nil {
 			return
 		}
-		w := a.workload(&Group{Key: a.group, Spec: &networking.WorkloadGroup{}})
+		w := a.workload(&WorkloadGroup{Key: a.group, Spec: &networking.WorkloadGroup{}})
 		problems := slices.Concat(validation.IsDNS1123Label(w.Namespace),
 			validation.IsDNS1123Subdomain(w.Name))
 		for key, text := range w.Spec.Labels {

@@ -115,7 +115,7 @@ func (s *Server) recent(now time.Time) bool {
 
 // job is a write to the store that reconcile makes.
 type job struct {
-	entry *Entry // entry to write; nil: run reads it from the store
+	entry *WorkloadEntry // entry to write; nil: run reads it from the store
 	one   *session
 	run   func(context.Context) error
 }
@@ -186,11 +186,12 @@ func (s *Server) finish(one *session, err error) {
 
 // due returns the necessary writes: those for workloads with a stream to this server, and those for
 // entries whose workloads have none.
-func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Time) (jobs []job) {
+func (s *Server) due(entries []*WorkloadEntry, expired map[string]time.Time,
+	now time.Time) (jobs []job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	silent := map[Key]silence{}
-	present := make(map[Key]*Entry, len(entries))
+	present := make(map[Key]*WorkloadEntry, len(entries))
 	s.states = map[string]int{"connected": 0, "disconnected": 0}
 	for _, e := range entries {
 		present[e.Key] = e
@@ -247,7 +248,7 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 func (h *host) live(ending bool) bool { return len(h.sessions) > 0 && !ending }
 
 // silence returns the time since which the entry has had its current Connection without a stream.
-func (s *Server) silence(e *Entry, now time.Time) silence {
+func (s *Server) silence(e *WorkloadEntry, now time.Time) silence {
 	if known, ok := s.silent[e.Key]; ok && known.Connection == e.Connection {
 		return known
 	}
@@ -257,7 +258,7 @@ func (s *Server) silence(e *Entry, now time.Time) silence {
 // departed returns the necessary write for an entry whose workload has no stream to this server: to
 // mark it as disconnected, or to remove it. It returns nil if no write is necessary yet. Callers
 // hold mu.
-func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
+func (s *Server) departed(e *WorkloadEntry, quiet silence, expired map[string]time.Time,
 	now time.Time) func(context.Context) error {
 	own := e.Controller == s.instance
 	switch {
@@ -284,7 +285,8 @@ func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
 
 // claims returns the necessary writes for a host with a stream: a claim of its entry, or its
 // health. Callers hold mu.
-func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now time.Time) []job {
+func (s *Server) claims(h *host, e *WorkloadEntry, expired map[string]time.Time,
+	now time.Time) []job {
 	own := e != nil && e.Controller == s.instance && e.connected()
 	lost := (e == nil || !e.connected() || !own && !expired[e.Controller].IsZero()) &&
 		now.Sub(h.written) > lag
@@ -318,14 +320,14 @@ func (h *host) health() (newest *Health) {
 
 // unused returns the removals of leases that expired long ago and whose servers are the controllers
 // of no entry.
-func (s *Server) unused(entries []*Entry) (jobs []job) {
+func (s *Server) unused(entries []*WorkloadEntry) (jobs []job) {
 	gone := s.leases.expired(2 * s.expiry())
 	for _, e := range entries {
 		delete(gone, e.Controller)
 	}
 	for instance := range gone {
-		jobs = append(jobs, job{entry: &Entry{}, run: func(ctx context.Context) error {
-			return s.options.Store.Release(ctx, instance)
+		jobs = append(jobs, job{entry: &WorkloadEntry{}, run: func(ctx context.Context) error {
+			return s.options.Store.ReleaseLease(ctx, instance)
 		}})
 	}
 	return jobs

@@ -128,7 +128,7 @@ func newInstance() string {
 	return "outrider-discoveryd-" + name + "-" + hex.EncodeToString(random)
 }
 
-// Register registers the workload of a new stream. It implements xds.Options.Register. If the store
+// Register registers the workload of a new stream. It implements xds.Options.RegisterWorkload. If the store
 // fails, the stream is accepted, and Run registers the workload later.
 func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Node) (
 	xds.Registration, error) {
@@ -154,7 +154,7 @@ func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Nod
 	}
 	s.counters.refused.Add(1)
 	s.logRefusal([]any{"address", client.Address, "identity", client.Identity, "node",
-		auth.Shorten(node.GetId())}, err)
+		auth.ShortenForLog(node.GetId())}, err)
 	return nil, err
 }
 

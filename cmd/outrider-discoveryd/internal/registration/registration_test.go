@@ -22,7 +22,7 @@ import (
 const later = 5 * grace
 
 // entry returns the entry of the workload webKey, or nil.
-func (m *memory) entry() *Entry {
+func (m *memory) entry() *WorkloadEntry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.entries[webKey]
@@ -200,20 +200,20 @@ func TestServer_Life(t *testing.T) {
 		// An entry whose controller is an istiod with a clock that is an hour ahead.
 		c := Connection{Controller: "istiod-1", ConnectedAt: time.Now().Add(time.Hour)}
 		m.mu.Lock()
-		m.put(Entry{Key: webKey, Group: "web", Connection: c})
+		m.put(WorkloadEntry{Key: webKey, Group: "web", Connection: c})
 		m.mu.Unlock()
 		time.Sleep(later) // the servers do not remove it: istiod has no lease that could expire
 		r := a.open()
 		if at := m.entry().ConnectedAt; !at.After(c.ConnectedAt) {
 			t.Errorf("connected at %v, before at %v", at, c.ConnectedAt)
 		}
-		if err := m.Connect(context.Background(), m.entry(), c); err != nil {
+		if err := m.SetConnection(context.Background(), m.entry(), c); err != nil {
 			t.Fatal(err)
 		}
 		r.End() // istiod is the controller again, so the entry remains connected
 		time.Sleep(later)
 		c = Connection{Controller: "istiod-1", DisconnectedAt: time.Now().Add(-time.Hour)}
-		if err := m.Connect(context.Background(), m.entry(), c); err != nil {
+		if err := m.SetConnection(context.Background(), m.entry(), c); err != nil {
 			t.Fatal(err)
 		}
 		if took := m.removedAfter(t, grace+2*time.Second); took < grace {
@@ -267,9 +267,9 @@ func TestServer_AfterItWasStopped(t *testing.T) {
 func TestServer_RemovesInTurns(t *testing.T) {
 	s := New(Options{})
 	now := time.Now()
-	var entries []*Entry
+	var entries []*WorkloadEntry
 	for i := range 3 * maxJobs {
-		entries = append(entries, &Entry{Key: Key{"vm", fmt.Sprint(i)},
+		entries = append(entries, &WorkloadEntry{Key: Key{"vm", fmt.Sprint(i)},
 			Connection: Connection{Controller: "dead", ConnectedAt: now}})
 	}
 	jobs := s.due(entries, map[string]time.Time{"dead": now}, now)
@@ -297,7 +297,7 @@ func TestServer_Refuses(t *testing.T) {
 			return err
 		}
 		m.mu.Lock()
-		m.put(Entry{Key: Key{"vm", "web-10.0.0.9"}})
+		m.put(WorkloadEntry{Key: Key{"vm", "web-10.0.0.9"}})
 		m.mu.Unlock()
 		for _, c := range []struct {
 			identity, address, want string

@@ -29,39 +29,39 @@ type Store interface {
 	// reconnects after failures. Another error ends the program.
 	Run(ctx context.Context) error
 
-	// Group returns the current state of a WorkloadGroup; nil: it does not exist.
-	Group(ctx context.Context, key Key) (*Group, error)
+	// WorkloadGroup returns the current state of a WorkloadGroup; nil: it does not exist.
+	Group(ctx context.Context, key Key) (*WorkloadGroup, error)
 
 	// Get returns the current state of an entry; nil: it does not exist. The result includes every
 	// write, of any instance, that completed before the call. Get also returns WorkloadEntries that
-	// nobody registered; their Group is "".
-	Get(ctx context.Context, key Key) (*Entry, error)
+	// nobody registered; their WorkloadGroup is "".
+	Get(ctx context.Context, key Key) (*WorkloadEntry, error)
 	// Create writes the entry of a workload. It returns ErrConflict if an entry with this key
 	// exists.
 	Create(ctx context.Context, w *Workload, c Connection) error
-	// Connect replaces only the connection of an entry. It returns ErrConflict unless the entry
+	// SetConnection replaces only the connection of an entry. It returns ErrConflict unless the entry
 	// still has the version of e.
-	Connect(ctx context.Context, e *Entry, c Connection) error
+	SetConnection(ctx context.Context, e *WorkloadEntry, c Connection) error
 	// SetHealth replaces only the health of an entry. It returns ErrConflict unless the entry still
 	// has the Controller and the ConnectedAt of e; a store may compare the version instead.
-	SetHealth(ctx context.Context, e *Entry, h Health) error
+	SetHealth(ctx context.Context, e *WorkloadEntry, h Health) error
 	// Delete removes an entry. It returns ErrConflict unless the entry still has the version of e.
 	// If the entry does not exist, it returns ErrConflict or nil.
-	Delete(ctx context.Context, e *Entry) error
+	Delete(ctx context.Context, e *WorkloadEntry) error
 
-	// Entries returns the entries that any program has registered (see Entry.Group), at most about
+	// Entries returns the entries that any program has registered (see WorkloadEntry.Group), at most about
 	// half a second old. It only reads memory. It returns an error while the state is unknown. The
 	// caller must not modify the entries.
-	Entries() ([]*Entry, error)
+	Entries() ([]*WorkloadEntry, error)
 
-	// Renew creates or renews the lease of an instance.
-	Renew(ctx context.Context, instance string, duration time.Duration) error
+	// RenewLease creates or renews the lease of an instance.
+	RenewLease(ctx context.Context, instance string, duration time.Duration) error
 	// Leases returns a value for each instance with a lease, which changes with each renewal. The
 	// caller measures the time between changes by its own clock, because the clocks of hosts may
 	// differ. Leases do not expire by themselves.
 	Leases(ctx context.Context) (map[string]string, error)
-	// Release removes a lease. It does nothing if the lease does not exist.
-	Release(ctx context.Context, instance string) error
+	// ReleaseLease removes a lease. It does nothing if the lease does not exist.
+	ReleaseLease(ctx context.Context, instance string) error
 }
 
 // Errors that the methods of Store return.
@@ -76,8 +76,8 @@ type Key struct{ Namespace, Name string }
 // String returns namespace/name.
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
-// Group is a WorkloadGroup. It must not be modified.
-type Group struct {
+// WorkloadGroup is a WorkloadGroup. It must not be modified.
+type WorkloadGroup struct {
 	Key
 	UID  string // UID of the object in Kubernetes; "" in other stores
 	Spec *networking.WorkloadGroup
@@ -86,15 +86,15 @@ type Group struct {
 // Workload is the content of a new entry, which does not change later.
 type Workload struct {
 	Key
-	Group *Group
+	Group *WorkloadGroup
 	// spec of the entry; its labels are also those of the object
 	Spec *networking.WorkloadEntry
 	// annotations of the object, except those of the connection
 	Annotations map[string]string
 }
 
-// Entry holds the fields of a WorkloadEntry that change, or on which the Server's decisions depend.
-type Entry struct {
+// WorkloadEntry holds the fields of a WorkloadEntry that change, or on which the Server's decisions depend.
+type WorkloadEntry struct {
 	Key
 	Version string // changes with each write of the entry
 	// name of the WorkloadGroup; "": the entry was not registered by a program

@@ -28,10 +28,10 @@ type Source interface {
 // Status is the state of a source, as shown in pages, metrics, conditions and by
 // "outrider-discoveryd check".
 type Status struct {
-	Synced bool      // the source has delivered its complete state since this process started
-	Since  time.Time // last successful contact; zero: none
-	Err    error     // why the source cannot be contacted; nil: it is connected
-	Inputs int       // number of delivered objects or services
+	Synced      bool      // the source has delivered its complete state since this process started
+	LastContact time.Time // last successful contact; zero: none
+	Err         error     // why the source cannot be contacted; nil: it is connected
+	Inputs      int       // number of delivered objects or services
 	// Problem is a problem of a connected source, for people, such as "the list is empty: the 1,000
 	// services of before stay"; "": no problem
 	Problem string

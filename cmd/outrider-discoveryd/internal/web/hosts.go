@@ -110,7 +110,7 @@ func (h *Host) merge(other Host) {
 
 func hostOf(s *xds.StreamStatus) Host {
 	node := s.Node
-	h := Host{Node: shorten(node.GetId()), Identity: s.Peer.Identity, Since: s.Since,
+	h := Host{Node: shorten(node.GetId()), Identity: s.Peer.Identity, Since: s.OpenedAt,
 		Streams: 1, newest: s.ID, Address: s.Peer.Address,
 		Agent: shorten(agent(s)), Envoy: shorten(discovery.EnvoyVersion(node))}
 	if host, _, err := net.SplitHostPort(h.Address); err == nil {
@@ -125,8 +125,8 @@ func hostOf(s *xds.StreamStatus) Host {
 	}
 	h.State = synced
 	for _, t := range s.Types {
-		if t.Accepted.After(h.AcceptedAt) {
-			h.AcceptedAt = t.Accepted
+		if t.AcceptedAt.After(h.AcceptedAt) {
+			h.AcceptedAt = t.AcceptedAt
 		}
 		if len(t.Refused) > 0 {
 			h.State = refused

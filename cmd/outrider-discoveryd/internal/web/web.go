@@ -33,10 +33,10 @@ type Options struct {
 
 // Source is the state of a source or registry.
 type Source struct {
-	Name   string    `json:"name"`
-	Synced bool      `json:"synced"`
-	Since  time.Time `json:"since,omitzero"` // time of the last successful contact
-	Error  string    `json:"error,omitempty"`
+	Name        string    `json:"name"`
+	Synced      bool      `json:"synced"`
+	LastContact time.Time `json:"since,omitzero"` // time of the last successful contact
+	Error       string    `json:"error,omitempty"`
 	// number of objects or services delivered; 0 for files
 	Inputs  int    `json:"inputs,omitempty"`
 	Problem string `json:"problem,omitempty"`

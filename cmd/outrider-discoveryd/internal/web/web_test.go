@@ -35,12 +35,12 @@ var (
 )
 
 func stream(id uint64, node string, types ...xds.TypeStatus) xds.StreamStatus {
-	return xds.StreamStatus{Types: types, Stream: xds.Stream{ID: id, Since: noon,
+	return xds.StreamStatus{Types: types, Stream: xds.Stream{ID: id, OpenedAt: noon,
 		Node: &corev3.Node{Id: node}, Peer: xds.Peer{Address: "192.0.2.7:4711"}}}
 }
 
 func accepted(at time.Time) xds.TypeStatus {
-	return xds.TypeStatus{VersionSent: "1", VersionAccepted: "1", Accepted: at}
+	return xds.TypeStatus{VersionSent: "1", VersionAccepted: "1", AcceptedAt: at}
 }
 
 func TestHosts(t *testing.T) {
