@@ -13,8 +13,8 @@ type Error struct {
 	Message string
 }
 
-// RenderProgramError means that outrider-bootstrap did not answer. Unless it is missing, the next attempt
-// may succeed.
+// RenderProgramError means that outrider-bootstrap did not answer. Unless it is missing, the next
+// attempt may succeed.
 type RenderProgramError struct {
 	Err     error
 	Missing bool // the program does not exist or cannot be executed

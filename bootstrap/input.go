@@ -25,7 +25,8 @@ type Input struct {
 	SDSSocket   string // path of the SDS socket; "" = none
 	// path of the SDS socket for credentials; "" = SDSSocket
 	CredentialSocket string
-	// HostSDSSocket is the socket of an SDS server of the host for credentials sds://NAME; "" = none.
+	// HostSDSSocket is the socket of an SDS server of the host for credentials sds://NAME; "" =
+	// none.
 	HostSDSSocket string `json:"HostSecrets"`
 	// SystemRoots is the path of the system's root certificates (see SystemRootCandidates); "" =
 	// none.
@@ -35,8 +36,9 @@ type Input struct {
 	// DNSRefreshRate applies to answers without a TTL; 0 = 300 s.
 	DNSRefreshRate time.Duration
 	MaxConnections uint64 // from clients, at the same time; 0 = no limit
-	// MaxCapturedConnections is the limit for each listener of captured connections. It does not count
-	// connections that the listener passes to another one, such as that of an outbound service.
+	// MaxCapturedConnections is the limit for each listener of captured connections. It does not
+	// count connections that the listener passes to another one, such as that of an outbound
+	// service.
 	MaxCapturedConnections uint64 `json:"MaxCaptured"`
 
 	Prometheus string // host:port of the metrics listener; "" = none
@@ -75,7 +77,8 @@ type Node struct {
 	DNSCapture       bool   // a DNS proxy answers for mesh hosts
 	// ProxyConfig is Istio's ProxyConfig as JSON, for an istiod; nil = none.
 	ProxyConfig map[string]any
-	// DisableInternalTelemetry is the metadata DISABLE_INTERNAL_TELEMETRY, for templates and servers.
+	// DisableInternalTelemetry is the metadata DISABLE_INTERNAL_TELEMETRY, for templates and
+	// servers.
 	DisableInternalTelemetry bool `json:"DisableInternal"`
 	// Metadata overrides the metadata made from the other fields.
 	Metadata map[string]any
@@ -95,8 +98,8 @@ type ReadyListener struct {
 	Backend string // host:port of the agent's status server; "" = Envoy's admin interface answers
 }
 
-// StatsSelection selects the statistics that Envoy creates: the default ones and those that start or end
-// with one of the strings or match an expression (RE2, the whole name); or all.
+// StatsSelection selects the statistics that Envoy creates: the default ones and those that start
+// or end with one of the strings or match an expression (RE2, the whole name); or all.
 type StatsSelection struct {
 	All                         bool
 	Prefixes, Suffixes, Regexps []string
@@ -124,7 +127,8 @@ type TLS struct {
 	Mode              TLSMode
 	CAFile            string // "" = Input.SystemRoots
 	CertFile, KeyFile string // client certificate, for TLSMutual
-	// CertificateFromSDS, with TLSMutual: certificate and roots come from SDSSocket instead of the files.
+	// CertificateFromSDS, with TLSMutual: certificate and roots come from SDSSocket instead of the
+	// files.
 	CertificateFromSDS bool `json:"SDS"`
 	// ServerName is the SNI and must be a name in the server's certificate; "" = the host of the
 	// address.

@@ -25,10 +25,10 @@ import (
 // installedProgram is the path of the program in packages.
 const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
 
-// RenderProgram renders bootstraps by running outrider-bootstrap (see the package comment). It caches the
-// last result in memory, because a reload often requests the same bootstrap again, and with a
-// CachePath also in a file, for the next start. The zero value searches for the program in the
-// directory of the running program, then in that of the packages.
+// RenderProgram renders bootstraps by running outrider-bootstrap (see the package comment). It
+// caches the last result in memory, because a reload often requests the same bootstrap again, and
+// with a CachePath also in a file, for the next start. The zero value searches for the program in
+// the directory of the running program, then in that of the packages.
 type RenderProgram struct {
 	Path        string        // "" = found automatically
 	CPULimit    time.Duration // maximum CPU time; 0 = 20 s
@@ -47,8 +47,8 @@ type RenderProgram struct {
 	result       *Rendered
 }
 
-// Render renders a bootstrap. The error is an *Error if a user's file is wrong, a *RenderProgramError if
-// the program does not answer.
+// Render renders a bootstrap. The error is an *Error if a user's file is wrong, a
+// *RenderProgramError if the program does not answer.
 func (p *RenderProgram) Render(ctx context.Context, request Request) (*Rendered, error) {
 	request.Input.AdminSocket = AdminSocketPlaceholder
 	question, err := json.Marshal(p.question(request))
@@ -128,8 +128,8 @@ func (p *RenderProgram) question(request Request) RenderProgramInput {
 		Request: request}
 }
 
-// grace is how much longer than RenderProgramInput.MaxDuration the agent waits, so that the program can report
-// its own time-out.
+// grace is how much longer than RenderProgramInput.MaxDuration the agent waits, so that the program
+// can report its own time-out.
 const grace = 5 * time.Second
 
 // run renders a bootstrap.

@@ -45,8 +45,8 @@ const AdminSocketPlaceholder = "/path/of/the/admin/socket/of/an/epoch"
 // only in the path of the admin socket, so that a restart of a crashed Envoy needs no rendering.
 type Rendered struct {
 	Text []byte // JSON, with AdminSocketPlaceholder
-	// AdminAddress is the admin interface of a user's bootstrap: a path or host:port; "" = the epoch's
-	// socket.
+	// AdminAddress is the admin interface of a user's bootstrap: a path or host:port; "" = the
+	// epoch's socket.
 	AdminAddress string `json:"Admin"`
 	// ReferencedFiles has the certificates, keys and secrets that Envoy reads at its start.
 	ReferencedFiles []string `json:"Files"`
@@ -68,8 +68,8 @@ func (r *Rendered) WithAdminSocket(adminSocket string) ([]byte, error) {
 // MaxSocketPath is the longest path of a Unix socket on Linux, in bytes.
 const MaxSocketPath = 107
 
-// RenderProgramProtocol is the version of RenderProgramInput and RenderProgramOutput. An upgrade replaces the program
-// while the agent runs.
+// RenderProgramProtocol is the version of RenderProgramInput and RenderProgramOutput. An upgrade
+// replaces the program while the agent runs.
 const RenderProgramProtocol = 1
 
 // RenderProgramInput is the JSON on the standard input of outrider-bootstrap.

@@ -241,7 +241,8 @@ type ReloadResult struct {
 	// KeysPendingRestart are keys whose change takes effect at the next start.
 	KeysPendingRestart []string `json:"pending,omitempty"`
 	Reasons            []string `json:"reasons,omitempty"` // reasons of a refusal
-	// MeshProblemSummary describes problems of the mesh configuration, which a reload does not affect.
+	// MeshProblemSummary describes problems of the mesh configuration, which a reload does not
+	// affect.
 	MeshProblemSummary string        `json:"mesh,omitempty"`
 	Duration           time.Duration `json:"duration_ns"`
 }

@@ -34,7 +34,8 @@ type Builder struct {
 	RenderBootstrap func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered,
 		error)
 	Cloud *cloud.MetadataService
-	// EnvoyProcessSettings returns what the mesh configuration sets for Envoy's process; nil: nothing.
+	// EnvoyProcessSettings returns what the mesh configuration sets for Envoy's process; nil:
+	// nothing.
 	ReadEnvoyProcessSettings func(ctx context.Context, c *config.Config,
 		node config.Node) EnvoyProcessSettings
 	// FetchUpstreamBootstrap fetches, for a node (JSON), the bootstrap (protobuf) that the upstream
@@ -51,8 +52,8 @@ type EnvoyProcessSettings struct {
 	Environment map[string]string
 }
 
-// concurrencyKey is the key that overrides EnvoyProcessSettings.Concurrency if a configuration file sets
-// it.
+// concurrencyKey is the key that overrides EnvoyProcessSettings.Concurrency if a configuration file
+// sets it.
 const concurrencyKey = "envoy.concurrency"
 
 // BuilderForThisHost returns a Builder that uses the resolver of this host and runs the installed
@@ -186,8 +187,8 @@ const (
 	dynamicKey   = "discovery.dynamic_bootstrap"
 )
 
-// RenderBootstrap returns the bootstrap (JSON) of an epoch with its admin interface on the Unix socket
-// adminSocket.
+// RenderBootstrap returns the bootstrap (JSON) of an epoch with its admin interface on the Unix
+// socket adminSocket.
 func (b *Blueprint) RenderBootstrap(adminSocket string) ([]byte, error) {
 	return b.rendered.WithAdminSocket(adminSocket)
 }
@@ -218,8 +219,8 @@ func (b *Blueprint) fault(message string) *config.Error {
 	}
 }
 
-// StartupFiles returns the files that Envoy reads at its start, without duplicates: [reload] files, the
-// certificates that the bootstrap names and, with restart_on_change, the workload's.
+// StartupFiles returns the files that Envoy reads at its start, without duplicates: [reload] files,
+// the certificates that the bootstrap names and, with restart_on_change, the workload's.
 func (b *Blueprint) StartupFiles() []string { return slices.Clone(b.files) }
 
 // AdminAddress returns the admin address of an epoch whose bootstrap was rendered for adminSocket:

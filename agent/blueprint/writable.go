@@ -13,8 +13,8 @@ import (
 // testProgram is test(1) of coreutils. It checks whether a file is writable.
 const testProgram = "/usr/bin/test"
 
-// CheckEnvoyCanWrite returns config.Errors for files that Envoy must write but cannot, because of its
-// user's rights or the sandbox of its unit. runner must run in that sandbox. Without this check
+// CheckEnvoyCanWrite returns config.Errors for files that Envoy must write but cannot, because of
+// its user's rights or the sandbox of its unit. runner must run in that sandbox. Without this check
 // Envoy would start and fail only at its first write.
 func CheckEnvoyCanWrite(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) error {
 	var errs config.Errors

@@ -69,9 +69,9 @@ func (r *rig) inboundIs(want ...string) {
 	})
 }
 
-// With FailInboundClosed, the default of an agent with an identity, other hosts reach the application
-// only through Envoy, also after Envoy or outrider-capture was killed. Outbound connections then go
-// direct.
+// With FailInboundClosed, the default of an agent with an identity, other hosts reach the
+// application only through Envoy, also after Envoy or outrider-capture was killed. Outbound
+// connections then go direct.
 func TestHelper_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -126,8 +126,8 @@ func TestHelper_ClosedInboundInAFamilyWithoutEnvoy(t *testing.T) {
 	r.inboundIs("15006", "refused", "refused")
 }
 
-// With FailInboundClosed, no inbound connection goes directly to the application from before Envoy is
-// live until the agent's stop has finished.
+// With FailInboundClosed, no inbound connection goes directly to the application from before Envoy
+// is live until the agent's stop has finished.
 func TestController_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return

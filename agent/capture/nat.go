@@ -2,10 +2,10 @@ package capture
 
 import "time"
 
-// keepNAT creates a table, and the policy routes for Settings.PreserveClientAddress, with which established
-// connections continue when the rules are withdrawn. The table captures nothing. The kernel
-// translates established connections only while a nat chain exists, and tracks connections only
-// while a rule refers to conntrack.
+// keepNAT creates a table, and the policy routes for Settings.PreserveClientAddress, with which
+// established connections continue when the rules are withdrawn. The table captures nothing. The
+// kernel translates established connections only while a nat chain exists, and tracks connections
+// only while a rule refers to conntrack.
 func (h *helper) keepNAT() error {
 	if h.nat != nil && h.installed.nat == h.generation {
 		return nil

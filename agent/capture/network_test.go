@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// inNetwork builds outrider-capture, which newRig runs, calls parts.RerunInOwnNetwork and returns its
-// result. The test runs in parallel to others.
+// inNetwork builds outrider-capture, which newRig runs, calls parts.RerunInOwnNetwork and returns
+// its result. The test runs in parallel to others.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	t.Parallel()

@@ -32,9 +32,9 @@ type Settings struct {
 	ExcludeUnits []string `json:"exclude_units,omitempty"`
 	// PreserveClientAddress preserves the client's address in inbound connections.
 	PreserveClientAddress bool `json:"transparent,omitempty"`
-	// FailOutboundClosed rejects outbound connections that cannot be captured because Envoy does not serve.
-	// FailInboundClosed rejects inbound connections that cannot be captured because Envoy does not
-	// serve or does not serve their address family.
+	// FailOutboundClosed rejects outbound connections that cannot be captured because Envoy does
+	// not serve. FailInboundClosed rejects inbound connections that cannot be captured because
+	// Envoy does not serve or does not serve their address family.
 	FailOutboundClosed bool `json:"fail_closed,omitempty"`
 	FailInboundClosed  bool `json:"inbound_closed,omitempty"`
 	// InboundOnly captures neither outbound connections nor queries, because Envoy drains or has

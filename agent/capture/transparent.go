@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// With Settings.PreserveClientAddress, Envoy calls the application from the client's address and marks these
-// connections. Policy routes lead answers with the mark to Envoy instead of the client. Mark and
-// routing table are Istio's. The policy rule has a fixed priority: without one the kernel would add
-// another rule each time.
+// With Settings.PreserveClientAddress, Envoy calls the application from the client's address and
+// marks these connections. Policy routes lead answers with the mark to Envoy instead of the client.
+// Mark and routing table are Istio's. The policy rule has a fixed priority: without one the kernel
+// would add another rule each time.
 const (
 	originalSourceMark = 1337
 	routeTable         = 133

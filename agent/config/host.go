@@ -27,8 +27,8 @@ type Host struct {
 // ThisHost returns a Host that queries the operating system.
 func ThisHost() Host { return Host{os.Hostname, systemInterfaces} }
 
-// WithHostDefaults fills in an empty ID, IP and Domain. If IP was empty, unset ExtraIPs get an address of
-// the other family, if the host has one.
+// WithHostDefaults fills in an empty ID, IP and Domain. If IP was empty, unset ExtraIPs get an
+// address of the other family, if the host has one.
 func (n Node) WithHostDefaults(host Host) (Node, error) {
 	if n.ID == "" {
 		name, err := host.Hostname()

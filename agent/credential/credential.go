@@ -52,8 +52,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// IsHostSDSSecret reports whether the SDS server of the host, and not the agent, serves the credential
-// or secret with this name.
+// IsHostSDSSecret reports whether the SDS server of the host, and not the agent, serves the
+// credential or secret with this name.
 func IsHostSDSSecret(name string) bool { return strings.HasPrefix(name, hostPrefix) }
 
 // CheckHostSDSSecretName returns an error for a name sds://NAME that no SDS server could have.

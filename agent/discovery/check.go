@@ -30,8 +30,8 @@ type CheckOptions struct {
 	ListenAddresses []netip.AddrPort // addresses on which the host listens; nil: unknown
 
 	TypedConfigs *typedconfig.Checker // checks typed_configs of EnvoyFilters; see Options
-	// EnvoyIsNewerThanAPI reports whether the proxy's Envoy is newer than the linked version of Envoy's
-	// API; nil: it is not.
+	// EnvoyIsNewerThanAPI reports whether the proxy's Envoy is newer than the linked version of
+	// Envoy's API; nil: it is not.
 	EnvoyIsNewerThanAPI func() bool
 
 	FilesAreLocal  bool      // certificate files are on this host, so missing ones are reported

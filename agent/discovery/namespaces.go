@@ -9,10 +9,10 @@ import (
 )
 
 // Objects without metadata.namespace are in Settings.Namespace. While [node] namespace changes, the
-// old and the new epoch have different namespaces, and Options.ProxyNamespaces returns both. For a proxy
-// whose namespace differs from Settings.Namespace, objects without a namespace are in the proxy's
-// namespace. Its view has a model.Mesh of its own, which is rebuilt after each change of the files.
-// The other views share the model.Mesh of the configuration, and are called current.
+// old and the new epoch have different namespaces, and Options.ProxyNamespaces returns both. For a
+// proxy whose namespace differs from Settings.Namespace, objects without a namespace are in the
+// proxy's namespace. Its view has a model.Mesh of its own, which is rebuilt after each change of
+// the files. The other views share the model.Mesh of the configuration, and are called current.
 
 // ownDefault returns the namespace of objects that name none, for a proxy in the given namespace;
 // "" stands for the namespace of the settings. Callers of ownDefault and isCurrent hold mu.

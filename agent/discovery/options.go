@@ -29,9 +29,10 @@ type Options struct {
 	Domain    string   // suffix of short host names; "": cluster.local
 	Settings  Settings // initial settings; see Configure
 
-	// SeparateViewsByAddress makes proxies with different addresses use separate views. If it is false,
-	// proxies without interception that differ only in addresses share a view, so inbound listeners
-	// of a Sidecar must name their bind address. For proxies with interception see NewFleetServer.
+	// SeparateViewsByAddress makes proxies with different addresses use separate views. If it is
+	// false, proxies without interception that differ only in addresses share a view, so inbound
+	// listeners of a Sidecar must name their bind address. For proxies with interception see
+	// NewFleetServer.
 	SeparateViewsByAddress bool
 
 	// AwaitFiles makes the server withhold all resources until each of Files, and each directory
@@ -57,17 +58,18 @@ type Options struct {
 	// resources. If it is false, the clients are agents that fetch modules themselves, as istiod's
 	// clients do.
 	FetchWasmModules bool
-	// WasmModuleFile is the file (mode 0600) with the fetched modules. "": after a start, no module is
-	// known until it was fetched.
+	// WasmModuleFile is the file (mode 0600) with the fetched modules. "": after a start, no module
+	// is known until it was fetched.
 	WasmModuleFile string
 
 	// TypedConfigs checks typed_configs of EnvoyFilters whose types are not linked into this
 	// program. nil: Envoy alone checks them.
 	TypedConfigs *typedconfig.Checker
 
-	// FilesMayHaveBeenServed reports whether an earlier server may have served Files. If that server did
-	// not check EnvoyFilters for unknown fields (lastgood.State.WriterRefusedUnknownFields), EnvoyFilters
-	// with unknown fields remain in force.
+	// FilesMayHaveBeenServed reports whether an earlier server may have served Files. If that
+	// server did not check EnvoyFilters for unknown fields
+	// (lastgood.State.WriterRefusedUnknownFields), EnvoyFilters with unknown fields remain in
+	// force.
 	FilesMayHaveBeenServed bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
@@ -78,9 +80,9 @@ type Options struct {
 	// file with the CA certificates that are trusted by default; "": the system's
 	SystemRoots string
 
-	// ProxyNamespaces returns the namespaces of the agent's proxies, including starting ones. Objects
-	// without a namespace are in the namespace of the proxy that gets them. nil: they are in
-	// Settings.Namespace. It must not block.
+	// ProxyNamespaces returns the namespaces of the agent's proxies, including starting ones.
+	// Objects without a namespace are in the namespace of the proxy that gets them. nil: they are
+	// in Settings.Namespace. It must not block.
 	ProxyNamespaces func() []string
 
 	// OnTrustChange is called with the CA certificates (PEM) and the URLs of SPIFFE bundles in

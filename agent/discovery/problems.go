@@ -119,9 +119,9 @@ func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 	return slices.Compact(all)
 }
 
-// ResourcesWithheldReason returns why no resources are served although the files were read, or why a policy
-// is not in force. It returns "" if resources are served and all policies are in force. It never
-// blocks, because readiness depends on it.
+// ResourcesWithheldReason returns why no resources are served although the files were read, or why
+// a policy is not in force. It returns "" if resources are served and all policies are in force. It
+// never blocks, because readiness depends on it.
 func (s *Server) ResourcesWithheldReason() string {
 	if why := s.closed.Load(); why != nil {
 		return *why

@@ -23,9 +23,9 @@ func (s *Server) ProxySettings(namespace string, labels map[string]string) Proxy
 	return s.config.world.ProxySettings(model.Node{Namespace: namespace, Labels: labels})
 }
 
-// ProxySettingsTextsByFile returns, by file, a text with the settings in the file on which ProxySettings
-// depends. If the result of ProxySettings changes for any proxy, the text of at least one file has
-// changed.
+// ProxySettingsTextsByFile returns, by file, a text with the settings in the file on which
+// ProxySettings depends. If the result of ProxySettings changes for any proxy, the text of at least
+// one file has changed.
 func (s *Server) ProxySettingsTextsByFile() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,8 @@ type FleetServer struct {
 	indexed       *model.Mesh                // Mesh from which index was built
 }
 
-// NewFleetServer returns the FleetServer of a server without Options.SeparateViewsByAddress. It must be
-// called before the server is used.
+// NewFleetServer returns the FleetServer of a server without Options.SeparateViewsByAddress. It
+// must be called before the server is used.
 func NewFleetServer(s *Server) *FleetServer {
 	shared := &FleetServer{Server: s, subscriptions: map[*subscription]struct{}{}}
 	s.sharing = shared

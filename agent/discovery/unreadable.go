@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// UnreadableSecretFiles checks the current certificate files of all proxies. By the name of the secret,
-// it returns the problem of each file that a proxy starting now could not read.
+// UnreadableSecretFiles checks the current certificate files of all proxies. By the name of the
+// secret, it returns the problem of each file that a proxy starting now could not read.
 func (s *Server) UnreadableSecretFiles() map[string]Problem {
 	if s.certificates == nil {
 		return nil // the files are on other hosts
@@ -42,8 +42,8 @@ func (s *Server) UnreadableSecretFiles() map[string]Problem {
 	return found
 }
 
-// ObjectsUsingSecrets returns, by the name of a secret, the objects that use it, sorted by position and
-// without duplicates.
+// ObjectsUsingSecrets returns, by the name of a secret, the objects that use it, sorted by position
+// and without duplicates.
 func (s *Server) ObjectsUsingSecrets() map[string][]resource.Origin {
 	found := map[string][]resource.Origin{}
 	s.mu.Lock()

@@ -49,8 +49,8 @@ type LogWriteFailures struct {
 // Options configures a Checker.
 type Options struct {
 	Folders func() []Folder
-	// LogWriteFailures reads the current number of failed writes to log files. It returns nil, nil if Envoy
-	// writes no log file, and an error if the number is unknown.
+	// LogWriteFailures reads the current number of failed writes to log files. It returns nil, nil
+	// if Envoy writes no log file, and an error if the number is unknown.
 	LogWriteFailures func(ctx context.Context) (*LogWriteFailures, error)
 	Conditions       *condition.Registry
 	Logger           *slog.Logger

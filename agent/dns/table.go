@@ -15,8 +15,9 @@ type Name struct {
 	Host      string // without final dot; *.SUFFIX matches all names below SUFFIX
 	Addresses []netip.Addr
 	Ports     []Port // for answers to SRV queries
-	// ShortName and Namespace form the short names of a Kubernetes host, as in Istio: Short.Namespace,
-	// Short.Namespace.svc and, in the node's namespace, Short. Short is "" for other hosts.
+	// ShortName and Namespace form the short names of a Kubernetes host, as in Istio:
+	// Short.Namespace, Short.Namespace.svc and, in the node's namespace, Short. Short is "" for
+	// other hosts.
 	ShortName, Namespace string
 }
 

@@ -125,7 +125,8 @@ func (c Counters) closed() int64 { return c.begun() - int64(c.ActiveConnections)
 type Snapshot struct {
 	Epoch     int
 	Endpoints map[Key]Counters
-	// ClustersWithClientChosenEndpoints has the clusters whose endpoints clients choose. They are not in Hosts.
+	// ClustersWithClientChosenEndpoints has the clusters whose endpoints clients choose. They are
+	// not in Hosts.
 	ClustersWithClientChosenEndpoints map[string]bool
 }
 
@@ -133,8 +134,8 @@ type Snapshot struct {
 type Options struct {
 	// ReadCounters reads the counters of the live epoch.
 	ReadCounters func(ctx context.Context) (Snapshot, error)
-	// RequestsWithoutEndpoint returns, by cluster, how many requests of the live epoch found no healthy
-	// endpoint.
+	// RequestsWithoutEndpoint returns, by cluster, how many requests of the live epoch found no
+	// healthy endpoint.
 	RequestsWithoutEndpoint func(ctx context.Context) (map[string]uint64, error)
 	// HasNoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
 	// counters show them.
@@ -142,7 +143,8 @@ type Options struct {
 	// ProvidersByCluster returns the providers of MeshConfig, for display, by the cluster of their
 	// service. Requests that Envoy itself sends to these services are not in the log of failures.
 	ProvidersByCluster func() map[string]string
-	// ReadDroppedTelemetry reads how many log entries and spans the live epoch has dropped, by statistic.
+	// ReadDroppedTelemetry reads how many log entries and spans the live epoch has dropped, by
+	// statistic.
 	ReadDroppedTelemetry func(ctx context.Context) (DroppedTelemetry, error)
 	Conditions           *condition.Registry
 	Logger               *slog.Logger

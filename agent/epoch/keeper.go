@@ -41,8 +41,8 @@ type ProcessList interface {
 	Forget(ctx context.Context, id string) error
 }
 
-// EnvoyUserOperations has the operations that need access to Envoy's sockets or shared memory, or that
-// run as Envoy's user.
+// EnvoyUserOperations has the operations that need access to Envoy's sockets or shared memory, or
+// that run as Envoy's user.
 type EnvoyUserOperations interface {
 	// Run runs a program as Envoy's user until it exits.
 	Run(ctx context.Context, path string, args []string) (keeper.RunResult, error)

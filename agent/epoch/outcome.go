@@ -39,8 +39,8 @@ func (m *machine) commit(a *attempt) {
 	m.setLast(p)
 	m.replaceAt, m.backOff.at = time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		// The attempt may be a repair with an older version of lastGood: ReplaceSpecInPlace may have
-		// replaced lastGood while the attempt ran.
+		// The attempt may be a repair with an older version of lastGood: ReplaceSpecInPlace may
+		// have replaced lastGood while the attempt ran.
 		if !a.repair || m.lastGood == nil || m.lastGood.Digest != a.spec.Digest {
 			m.lastGood = a.spec
 		}

@@ -34,8 +34,8 @@ func (p *Proxy) Epoch() (e Epoch, ok bool) {
 	return e, ok
 }
 
-// SetReadinessWithoutEnvoy sets the function that determines the readiness of an agent without Envoy. It
-// must be called before other goroutines use the Proxy.
+// SetReadinessWithoutEnvoy sets the function that determines the readiness of an agent without
+// Envoy. It must be called before other goroutines use the Proxy.
 func (p *Proxy) SetReadinessWithoutEnvoy(ready func() (ready bool,
 	reason string)) {
 	p.without = ready
@@ -61,8 +61,8 @@ func (p *Proxy) Draining() bool {
 // Changed returns a channel that is closed when an epoch changes.
 func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
 
-// SetFirstEpochWaitReason sets the sentence that describes why the first epoch is not started yet; "": the
-// start does not wait.
+// SetFirstEpochWaitReason sets the sentence that describes why the first epoch is not started yet;
+// "": the start does not wait.
 func (p *Proxy) SetFirstEpochWaitReason(sentence string) { p.waiting.Store(&sentence) }
 
 // LiveAdmin implements status.Proxy. It returns a transport to the live epoch's admin interface,

@@ -28,8 +28,8 @@ func (h *harness) expectLevel(want string) {
 	}
 }
 
-// differs passes a spec to ReplaceSpecInPlace, and checks the result: whether the live epoch must be
-// adjusted to the spec.
+// differs passes a spec to ReplaceSpecInPlace, and checks the result: whether the live epoch must
+// be adjusted to the spec.
 func (h *harness) differs(spec *Spec, want bool) {
 	h.t.Helper()
 	if got, err := h.s.ReplaceSpecInPlace(h.t.Context(), spec); err != nil || got != want {
@@ -121,8 +121,8 @@ func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	})
 }
 
-// ReplaceSpecInPlace reports that the live epoch must be adjusted until RecordAppliedLogLevels records the
-// adjustment, also after a restart of the agent.
+// ReplaceSpecInPlace reports that the live epoch must be adjusted until RecordAppliedLogLevels
+// records the adjustment, also after a restart of the agent.
 func TestRenew_DiffersUntilTuned(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
@@ -139,8 +139,8 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 	})
 }
 
-// ReplaceSpecInPlace does not change the spec of a repair that is starting. Once the repaired epoch is
-// live, ReplaceSpecInPlace reports that it must be adjusted.
+// ReplaceSpecInPlace does not change the spec of a repair that is starting. Once the repaired epoch
+// is live, ReplaceSpecInPlace reports that it must be adjusted.
 func TestRenew_DuringARepair(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))

@@ -201,18 +201,18 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// ReplaceSpecInPlace passes the spec of a new configuration whose digest has not changed, so that no epoch
-// is started for it. Later starts use the new spec, because it may differ in settings that need no
-// new epoch (log levels in the command line, LiveTimeout). ReplaceSpecInPlace reports whether the live
-// epoch runs with another command line; in this case the caller adjusts the epoch and calls
-// RecordAppliedLogLevels.
+// ReplaceSpecInPlace passes the spec of a new configuration whose digest has not changed, so that
+// no epoch is started for it. Later starts use the new spec, because it may differ in settings that
+// need no new epoch (log levels in the command line, LiveTimeout). ReplaceSpecInPlace reports
+// whether the live epoch runs with another command line; in this case the caller adjusts the epoch
+// and calls RecordAppliedLogLevels.
 func (s *Supervisor) ReplaceSpecInPlace(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err
 }
 
-// RecordAppliedLogLevels records that the log levels of a running epoch were set to those in the command
-// line of a spec.
+// RecordAppliedLogLevels records that the log levels of a running epoch were set to those in the
+// command line of a spec.
 func (s *Supervisor) RecordAppliedLogLevels(ctx context.Context, id string, spec *Spec) error {
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }

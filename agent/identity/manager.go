@@ -186,8 +186,8 @@ func (m *Manager) SetTrustBundle(source string, roots []*x509.Certificate) {
 	m.storeSoon()
 }
 
-// Subscribe implements xds.SecretSubscriptionObserver. The files of a secret that is not configured are read as
-// long as an Envoy is subscribed to the secret.
+// Subscribe implements xds.SecretSubscriptionObserver. The files of a secret that is not configured
+// are read as long as an Envoy is subscribed to the secret.
 func (m *Manager) Subscribe(names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

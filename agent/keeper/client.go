@@ -201,18 +201,18 @@ func (c *Client) ClearInitializingFlag(ctx context.Context, lineage int) (bool, 
 	return r.Done, err
 }
 
-// StopEnvoysAccepting makes the kernel refuse new TCP connections to all living Envoys. It returns once
-// they have accepted the connections in their queues, or after about a second. When an Envoy later
-// closes its listeners, the kernel then resets no connection. The effect cannot be undone.
+// StopEnvoysAccepting makes the kernel refuse new TCP connections to all living Envoys. It returns
+// once they have accepted the connections in their queues, or after about a second. When an Envoy
+// later closes its listeners, the kernel then resets no connection. The effect cannot be undone.
 func (c *Client) StopEnvoysAccepting(ctx context.Context) error {
 	_, err := c.call(ctx, request{Operation: operationStopAccepting})
 	return err
 }
 
-// SteerNewConnections directs new connections to one of two Envoys that listen on the same ports. The
-// parameters from and to are the IDs of the Envoy that receives no more connections and of the one
-// that receives them all. The effect lasts until Envoy from exits. closesIn is the time until Envoy
-// from closes its listeners. Ports that the error names are unchanged.
+// SteerNewConnections directs new connections to one of two Envoys that listen on the same ports.
+// The parameters from and to are the IDs of the Envoy that receives no more connections and of the
+// one that receives them all. The effect lasts until Envoy from exits. closesIn is the time until
+// Envoy from closes its listeners. Ports that the error names are unchanged.
 func (c *Client) SteerNewConnections(ctx context.Context, from, to string,
 	closesIn time.Duration) error {
 	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closesIn})

@@ -14,8 +14,8 @@ import (
 // is ready to use. It is safe for concurrent use.
 type AddressInUse struct{ last atomic.Pointer[target] }
 
-// APIServerAddress returns the configured address that is in use. Without a connection, it is the address of
-// the last one; "" before any server has responded.
+// APIServerAddress returns the configured address that is in use. Without a connection, it is the
+// address of the last one; "" before any server has responded.
 func (u *AddressInUse) APIServerAddress() string { return u.target().address }
 
 func (u *AddressInUse) target() target {

@@ -11,8 +11,8 @@ func (s *Server) connected(session *session) {
 	s.latest = session
 }
 
-// EndAllButLatestStream ends the upstream streams of all sessions except the session that opened its
-// stream last. It is called before Envoys end, because they end in any order.
+// EndAllButLatestStream ends the upstream streams of all sessions except the session that opened
+// its stream last. It is called before Envoys end, because they end in any order.
 func (s *Server) EndAllButLatestStream() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -76,8 +76,8 @@ type Options struct {
 	// subscriptions.
 	ApplicationNode func() *corev3.Node
 	OnListeners     func() // called after an Envoy has accepted listeners; nil: no call
-	// ServeFromCacheAfter is the time for which a new stream waits for a connection to the upstream server
-	// before it is served from the cache; 0: 500 ms.
+	// ServeFromCacheAfter is the time for which a new stream waits for a connection to the upstream
+	// server before it is served from the cache; 0: 500 ms.
 	ServeFromCacheAfter time.Duration
 }
 
@@ -146,7 +146,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.options.Cache.run(ctx)
 }
 
-// SetUpstreamOfNewStreams sets the upstream server that future streams use. Open streams are not changed.
+// SetUpstreamOfNewStreams sets the upstream server that future streams use. Open streams are not
+// changed.
 func (s *Server) SetUpstreamOfNewStreams(upstream Upstream) { s.upstream.Store(&upstream) }
 
 // Configure sets the upstream server of all streams. If it has changed, open streams reconnect to

@@ -75,7 +75,8 @@ type acceptance struct {
 	// last accepted version of each key, unless it is the newest one
 	accepted map[Key]version
 	removed  map[Key]version // last accepted versions of recently removed resources
-	// listeners that a policy closes, according to Change.ListenersClosedByPolicy of the last publication
+	// listeners that a policy closes, according to Change.ListenersClosedByPolicy of the last
+	// publication
 	closed map[Key]bool
 	// removed resources that remain in the snapshot because clients refused others
 	retained map[Key]bool

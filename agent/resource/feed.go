@@ -50,8 +50,8 @@ func (s *Snapshot) AllRefused() map[Key]*RefusedVersion { return s.refused }
 // Get returns a resource, or nil if the snapshot has none with the key.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// ExistenceUnknown reports whether it is still unknown if a resource exists, because the publisher has
-// neither set it nor reported it absent. It is always false on feeds that are not on demand.
+// ExistenceUnknown reports whether it is still unknown if a resource exists, because the publisher
+// has neither set it nor reported it absent. It is always false on feeds that are not on demand.
 func (s *Snapshot) ExistenceUnknown(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
 }
@@ -85,8 +85,8 @@ type Change struct {
 	Remove []Key
 	// on a feed on demand: keys of resources that were removed or are known not to exist
 	KnownAbsent []Key
-	// ListenersClosedByPolicy has listeners that a policy closes. They are removed even if clients refuse
-	// other resources.
+	// ListenersClosedByPolicy has listeners that a policy closes. They are removed even if clients
+	// refuse other resources.
 	ListenersClosedByPolicy map[Key]bool
 }
 
@@ -293,8 +293,8 @@ func (f *Feed) ChangedSince(sequence uint64) (keys []Key, ok bool) {
 	return keys, true
 }
 
-// AddWatcher counts the caller as a watcher of the feed until the caller calls leave, which it may call
-// only once.
+// AddWatcher counts the caller as a watcher of the feed until the caller calls leave, which it may
+// call only once.
 func (f *Feed) AddWatcher() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -138,13 +138,13 @@ func (r *Resource) EncodedDeltaResource() []byte { return r.encoded[r.delta:] }
 // modify it.
 func (r *Resource) EncodedAny() []byte { return r.encoded[r.any:] }
 
-// EncodedDeltaResponseField returns EncodedDeltaResource preceded by the tag and length of the field
-// "resources" of a DeltaDiscoveryResponse. An encoded response consists of its other fields and the
-// EncodedDeltaResponseField of each of its resources. Callers must not modify the result.
+// EncodedDeltaResponseField returns EncodedDeltaResource preceded by the tag and length of the
+// field "resources" of a DeltaDiscoveryResponse. An encoded response consists of its other fields
+// and the EncodedDeltaResponseField of each of its resources. Callers must not modify the result.
 func (r *Resource) EncodedDeltaResponseField() []byte { return r.encoded }
 
-// EncodedSotWResponseField returns EncodedAny preceded by the tag and length of the field "resources" of a
-// DiscoveryResponse. Callers must not modify it.
+// EncodedSotWResponseField returns EncodedAny preceded by the tag and length of the field
+// "resources" of a DiscoveryResponse. Callers must not modify it.
 func (r *Resource) EncodedSotWResponseField() []byte { return r.encoded[r.state:] }
 
 // stored is the JSON form of a Resource.

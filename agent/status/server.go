@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/lifecycle"
 )
 
-// Options configures a Server. A nil Proxy disables Envoy's metrics, a nil DrainController disables the
-// control paths.
+// Options configures a Server. A nil Proxy disables Envoy's metrics, a nil DrainController disables
+// the control paths.
 type Options struct {
 	Address         string // host:port to listen on
 	Config          Config

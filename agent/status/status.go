@@ -25,7 +25,8 @@ type Proxy interface {
 	LiveAdmin() (admin http.RoundTripper, epoch int, err error)
 }
 
-// DrainController implements POST /drain and /quitquitquit. Its methods return before the drain ends.
+// DrainController implements POST /drain and /quitquitquit. Its methods return before the drain
+// ends.
 type DrainController interface {
 	BeginDrain(ctx context.Context) error
 	// Quit requests an orderly stop of the agent, with a drain.

@@ -75,8 +75,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 // endTime bounds sending the last messages to the manager.
 const endTime = 500 * time.Millisecond
 
-// NotifyExit notifies the manager of the agent's end. With an error, systemd shows the error until the
-// next start.
+// NotifyExit notifies the manager of the agent's end. With an error, systemd shows the error until
+// the next start.
 func (n *Notifier) NotifyExit(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		n.Fail(err)

@@ -20,8 +20,8 @@ type ClientPolicy struct {
 	Server             Source                // provides the resources: the embedded discovery server
 	IsEnvoyOrAgentUser func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
 	// EnvoyNodes returns the nodes in the bootstraps of epochs that are live or starting. If a
-	// bootstrap is unknown, all is false, and clients for which IsEnvoyOrAgent returns true may send any
-	// node.
+	// bootstrap is unknown, all is false, and clients for which IsEnvoyOrAgent returns true may
+	// send any node.
 	EnvoyNodes func() (nodes []*corev3.Node, all bool)
 	// SameNode reports whether a client that sends node would receive the same resources as one
 	// that sends known, which is the node of a bootstrap.
@@ -44,8 +44,8 @@ const clientRefusedFor = 10 * time.Minute
 // IsEnvoyOrAgent reports whether a client's user runs Envoy or the agent, or is root.
 func (c *ClientPolicy) IsEnvoyOrAgent(peer Peer) bool { return c.IsEnvoyOrAgentUser(peer.UID) }
 
-// Admit returns the node whose resources a client receives. A client for which IsEnvoyOrAgent returns false
-// receives those for ApplicationNode, whatever node it sends.
+// Admit returns the node whose resources a client receives. A client for which IsEnvoyOrAgent
+// returns false receives those for ApplicationNode, whatever node it sends.
 func (c *ClientPolicy) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 	application := c.ApplicationNode()
 	if !c.IsEnvoyOrAgent(*peer) {
@@ -77,8 +77,8 @@ func (c *ClientPolicy) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return feed, nil
 }
 
-// refuse raises ConditionClientRefused, and returns a gRPC status with the reason. If the condition is
-// active already, it retains its first reason.
+// refuse raises ConditionClientRefused, and returns a gRPC status with the reason. If the condition
+// is active already, it retains its first reason.
 func (c *ClientPolicy) refuse(code codes.Code, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,8 +92,8 @@ func (c *ClientPolicy) refuse(code codes.Code, why string) error {
 	return status.Error(code, why)
 }
 
-// expire clears ConditionClientRefused if the time c.until has passed. Otherwise it schedules another call
-// of itself.
+// expire clears ConditionClientRefused if the time c.until has passed. Otherwise it schedules
+// another call of itself.
 func (c *ClientPolicy) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

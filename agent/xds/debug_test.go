@@ -15,8 +15,8 @@ import (
 )
 
 // TestDebug checks that a stream whose first request is for debug information receives responses,
-// with incremental and with state-of-the-world xDS. Options.AnswerDebugRequest may read the state of all
-// streams, including this one.
+// with incremental and with state-of-the-world xDS. Options.AnswerDebugRequest may read the state
+// of all streams, including this one.
 func TestDebug(t *testing.T) {
 	var server *Server
 	socket := socketPath(t)

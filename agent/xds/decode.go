@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// deltaRequest receives a DeltaDiscoveryRequest. A client that continues an earlier stream sends the
-// versions of thousands of resources. Package proto would need several allocations for each.
+// deltaRequest receives a DeltaDiscoveryRequest. A client that continues an earlier stream sends
+// the versions of thousands of resources. Package proto would need several allocations for each.
 type deltaRequest struct {
 	discoveryv3.DeltaDiscoveryRequest // all fields but initial_resource_versions
 
@@ -90,7 +90,8 @@ func (r *deltaRequest) addVersion(raw []byte, text string) error {
 }
 
 // consumeField returns the first field of a message, and its size with the tag. The value is at the
-// field's end; it is nil unless it has a length. A negative size is an error of protowire.ParseError.
+// field's end; it is nil unless it has a length. A negative size is an error of
+// protowire.ParseError.
 func consumeField(raw []byte) (number protowire.Number, kind protowire.Type, value []byte, size int) {
 	number, kind, tag := protowire.ConsumeTag(raw)
 	if tag < 0 {

@@ -43,8 +43,8 @@ func (w *watch) restores(name string, d difference) bool {
 	return w.oneByOne() && d.forced && w.refused[name] != nil
 }
 
-// due yields the differences of a type that are to be sent. Those that replace a refused version with
-// the accepted one, or remove it, come first.
+// due yields the differences of a type that are to be sent. Those that replace a refused version
+// with the accepted one, or remove it, come first.
 func (s *session) due(w *watch) iter.Seq2[string, difference] {
 	if !w.oneByOne() {
 		return maps.All(w.differs)

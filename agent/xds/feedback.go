@@ -80,9 +80,9 @@ func (s *session) uncertain(w *watch, names []string, reason string) (nacks []re
 	return nacks
 }
 
-// BindFailureReason returns the reason why Envoy cannot bind a refused listener, or "" if it was refused
-// for a different reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON" for each
-// listener that it cannot bind.
+// BindFailureReason returns the reason why Envoy cannot bind a refused listener, or "" if it was
+// refused for a different reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON"
+// for each listener that it cannot bind.
 func BindFailureReason(message, name string) string {
 	_, after, _ := strings.Cut(message, name+": cannot bind '")
 	line, _, _ := strings.Cut(after, "\n")

@@ -84,9 +84,9 @@ func TestUnanswered_FreesUnsubscribedNames(t *testing.T) {
 }
 
 // TestUnanswered_RefusalOfForgottenResponse sends more responses than the session remembers, and
-// then the client refuses one that the session has forgotten. Each response has all resources, so the
-// refused resource is in later responses, too. Resources that did not change are not regarded as
-// refused.
+// then the client refuses one that the session has forgotten. Each response has all resources, so
+// the refused resource is in later responses, too. Resources that did not change are not regarded
+// as refused.
 func TestUnanswered_RefusalOfForgottenResponse(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {

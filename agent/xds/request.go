@@ -29,8 +29,8 @@ type request struct {
 
 	// incremental: names that are added to and removed from the subscription
 	subscribe, unsubscribe []string
-	// incremental: versions of the resources that the client has from an earlier stream, by name; see
-	// deltaRequest.versions
+	// incremental: versions of the resources that the client has from an earlier stream, by name;
+	// see deltaRequest.versions
 	versions map[string]string
 }
 

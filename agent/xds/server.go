@@ -38,8 +38,8 @@ type Source interface {
 	Feed(node *corev3.Node) (*resource.Feed, error)
 }
 
-// SecretSubscriptionObserver is notified of the names of secrets to which clients subscribe, once for each name and
-// stream. Its methods must not block.
+// SecretSubscriptionObserver is notified of the names of secrets to which clients subscribe, once
+// for each name and stream. Its methods must not block.
 type SecretSubscriptionObserver interface {
 	Subscribe(names []string)
 	Unsubscribe(names []string)
@@ -64,14 +64,14 @@ type Options struct {
 	// MayReceiveSecrets reports whether a client may receive secrets. For other clients no secret
 	// exists. nil: all clients may receive them.
 	MayReceiveSecrets func(client Peer) bool
-	// AnswerDebugRequest returns the debug information that a client requests on a stream of its own. An error
-	// ends the stream; if it is a gRPC status, it is sent to the client. nil: no debug information
-	// is served.
+	// AnswerDebugRequest returns the debug information that a client requests on a stream of its
+	// own. An error ends the stream; if it is a gRPC status, it is sent to the client. nil: no
+	// debug information is served.
 	AnswerDebugRequest func(ctx context.Context, client Peer, typeURL string, names []string) (
 		[]*resource.Resource, error)
-	// RegisterWorkload registers the workload of a client that opens an ADS stream. It is called after
-	// Admit. An error ends the stream; if it is a gRPC status, it is sent to the client. A nil
-	// Registration means that this client registers no workload. nil: no client does.
+	// RegisterWorkload registers the workload of a client that opens an ADS stream. It is called
+	// after Admit. An error ends the stream; if it is a gRPC status, it is sent to the client. A
+	// nil Registration means that this client registers no workload. nil: no client does.
 	RegisterWorkload func(ctx context.Context, client Peer, node *corev3.Node) (Registration, error)
 	// EpochNumber returns the epoch number of a client's Envoy: resource.DrainingEpoch if the Envoy
 	// drains, 0 if the number is unknown. nil: all numbers are unknown.
@@ -88,8 +88,8 @@ type Options struct {
 	// are refused; 0: no bound. One client address may use half of it on a listener of LimitTCP,
 	// where streams that Admit refuses count for their address only.
 	ConnectsPerSecond int
-	// MaxConcurrentBuilds bounds how many responses are built simultaneously; 0: no bound. Sending is not
-	// bounded, so that a client that does not read delays no other one.
+	// MaxConcurrentBuilds bounds how many responses are built simultaneously; 0: no bound. Sending
+	// is not bounded, so that a client that does not read delays no other one.
 	MaxConcurrentBuilds int
 	// MaxUnansweredBytes bounds the total size of responses that a client has not answered. If it
 	// is exceeded when the next response is due, the stream ends; 0: no bound.

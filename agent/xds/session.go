@@ -160,8 +160,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 }
 
 // priorVersion returns the version of a resource that a client has from an earlier stream; nil if
-// it has none. If the content of the version is unknown, the result has none. now is the resource of
-// the snapshot.
+// it has none. If the content of the version is unknown, the result has none. now is the resource
+// of the snapshot.
 func (s *session) priorVersion(
 	w *watch, name string, now *resource.Resource, versions map[string]string,
 ) *resource.Resource {

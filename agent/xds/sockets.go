@@ -133,9 +133,10 @@ func (s *Sockets) BindSocket(reload uint64, path string) error {
 	return nil
 }
 
-// SetCurrentPath sets the path in the current configuration, and closes sockets that no configuration or
-// reload needs any more. Until the next call of Configure, the socket of a refused reload remains
-// open, because without a live epoch the supervisor may try the refused configuration again.
+// SetCurrentPath sets the path in the current configuration, and closes sockets that no
+// configuration or reload needs any more. Until the next call of Configure, the socket of a refused
+// reload remains open, because without a live epoch the supervisor may try the refused
+// configuration again.
 func (s *Sockets) SetCurrentPath(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

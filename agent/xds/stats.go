@@ -20,8 +20,8 @@ type Stats struct {
 	UnansweredResponses uint64
 	Panics              uint64 // recovered panics, each of which ended one stream
 	Types               map[string]TypeStats
-	// ConvergenceTime is a histogram of the time between the publication of a snapshot and the ACK of
-	// each response with its resources.
+	// ConvergenceTime is a histogram of the time between the publication of a snapshot and the ACK
+	// of each response with its resources.
 	ConvergenceTime histogram.Counts
 }
 

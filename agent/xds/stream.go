@@ -172,7 +172,8 @@ func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 	return snapshot
 }
 
-// handle processes a request, and notifies Options.SecretSubscriptionObserver of the names of secrets in it.
+// handle processes a request, and notifies Options.SecretSubscriptionObserver of the names of
+// secrets in it.
 func (st *stream) handle(r *request) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -195,7 +196,8 @@ func (st *stream) handle(r *request) error {
 	return err
 }
 
-// unsubscribe ends the subscriptions to secrets at Options.SecretSubscriptionObserver when the stream ends.
+// unsubscribe ends the subscriptions to secrets at Options.SecretSubscriptionObserver when the
+// stream ends.
 func (st *stream) unsubscribe() {
 	w := st.session.watches[resource.SecretType]
 	if subscriber := st.server.options.SecretSubscriptionObserver; subscriber != nil && w != nil {

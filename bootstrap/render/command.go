@@ -20,9 +20,9 @@ const cpuCheckInterval = 20 * time.Millisecond
 // Checker returns the findings for each of some typed_configs.
 type Checker func([]typedconfig.Config) [][]typedconfig.Finding
 
-// Main runs outrider-bootstrap: it reads a bootstrap.RenderProgramInput, writes a bootstrap.RenderProgramOutput
-// and returns the exit code. It bounds the CPU time and the memory of a user's template, and of
-// check. Only outriderd and outrider call the program.
+// Main runs outrider-bootstrap: it reads a bootstrap.RenderProgramInput, writes a
+// bootstrap.RenderProgramOutput and returns the exit code. It bounds the CPU time and the memory of
+// a user's template, and of check. Only outriderd and outrider call the program.
 func Main(arguments []string, version string, in io.Reader, out, stderr io.Writer,
 	check Checker) int {
 	fail := func(err error) int {

@@ -46,8 +46,8 @@ func (v *versions) learn(r Response) {
 	})
 }
 
-// encode returns the versions of a type as the field initial_resource_versions of a request. Clients
-// that have the same resources share it.
+// encode returns the versions of a type as the field initial_resource_versions of a request.
+// Clients that have the same resources share it.
 func (v *versions) encode(typeURL string) ([]byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -58,8 +58,8 @@ type Options struct {
 	// Network is the file of the network namespace to use, which must exist until Close; "": a new
 	// one with loopback only.
 	Network string
-	// AllowedSystemCalls lists system calls that are allowed in addition to systemd-nspawn's default:
-	// names, or groups (systemd.exec(5)).
+	// AllowedSystemCalls lists system calls that are allowed in addition to systemd-nspawn's
+	// default: names, or groups (systemd.exec(5)).
 	AllowedSystemCalls []string
 }
 

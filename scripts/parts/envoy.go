@@ -18,8 +18,8 @@ type EnvoyProcess struct {
 	Admin http.RoundTripper // connects to the admin interface, whatever the host in the URL
 }
 
-// StartEnvoy starts an EnvoyPath, which is killed when the test ends. bootstrap must place the admin
-// interface on the Unix socket admin.
+// StartEnvoy starts an EnvoyPath, which is killed when the test ends. bootstrap must place the
+// admin interface on the Unix socket admin.
 func StartEnvoy(t testing.TB, admin, bootstrap string, arguments ...string) *EnvoyProcess {
 	t.Helper()
 	arguments = append([]string{"--config-yaml", bootstrap, "--disable-hot-restart",
@@ -64,8 +64,8 @@ func (e *EnvoyProcess) WaitLive(t testing.TB) {
 	Eventually(t, time.Minute, "Envoy is live", func() bool { return e.Get("/ready") != "" })
 }
 
-// FailingEnvoy is a shell script in place of EnvoyPath: it prints a version and options when asked for
-// them, and otherwise exits with an error.
+// FailingEnvoy is a shell script in place of EnvoyPath: it prints a version and options when asked
+// for them, and otherwise exits with an error.
 const FailingEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;

@@ -1,5 +1,5 @@
-// Package parts provides the real servers, such as EnvoyPath and istiod, and the helpers that tests and
-// benchmarks share.
+// Package parts provides the real servers, such as EnvoyPath and istiod, and the helpers that tests
+// and benchmarks share.
 package parts
 
 import (
@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// RepositoryRoot returns the root directory of the source tree. In programs built with -trimpath, the working
-// directory must be inside the source tree, as it is in tests.
+// RepositoryRoot returns the root directory of the source tree. In programs built with -trimpath,
+// the working directory must be inside the source tree, as it is in tests.
 func RepositoryRoot() string {
 	_, file, _, _ := runtime.Caller(0)
 	if filepath.IsAbs(file) {

@@ -48,8 +48,8 @@ func BuildProgram(t testing.TB, name string) string {
 	return path
 }
 
-// SetProgramPath makes BuildProgram return the path of a program that is already built, in this process
-// and in those that it starts.
+// SetProgramPath makes BuildProgram return the path of a program that is already built, in this
+// process and in those that it starts.
 func SetProgramPath(path string) error {
 	return os.Setenv(variable(filepath.Base(path)), path)
 }

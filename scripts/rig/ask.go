@@ -55,13 +55,14 @@ func (r *Rig) OutriderJSON(into any, arguments ...string) {
 	}
 }
 
-// GetThroughEnvoy sends a request for web.test through Envoy to the rig's backend. It returns the status and
-// the body.
+// GetThroughEnvoy sends a request for web.test through Envoy to the rig's backend. It returns the
+// status and the body.
 func (r *Rig) GetThroughEnvoy(path string) (int, string, error) {
 	return r.GetHostThroughEnvoy("web.test", r.Ports.HTTP, path)
 }
 
-// GetSlowThroughEnvoy is like Get with a longer timeout, for slow responses such as that of /sleep/8s.
+// GetSlowThroughEnvoy is like Get with a longer timeout, for slow responses such as that of
+// /sleep/8s.
 func (r *Rig) GetSlowThroughEnvoy(path string) (int, string, error) {
 	return get("web.test", r.Ports.HTTP, path, time.Minute)
 }

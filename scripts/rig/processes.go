@@ -134,8 +134,8 @@ func (r *Rig) KillAgent() {
 	d.Wait(r.t, 30*time.Second)
 }
 
-// KeepAgentRunning restarts outriderd after each exit, like an init system, until stop is called. Exits
-// by other causes than SIGKILL fail the test. stop does not end the running outriderd.
+// KeepAgentRunning restarts outriderd after each exit, like an init system, until stop is called.
+// Exits by other causes than SIGKILL fail the test. stop does not end the running outriderd.
 func (r *Rig) KeepAgentRunning() (stop func()) {
 	stopping, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

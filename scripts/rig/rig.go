@@ -96,8 +96,8 @@ enabled = false
 	return r
 }
 
-// WebServiceYAML returns a mesh file for the service web.test, with HTTP and TCP on the rig's ports. Its
-// HTTP endpoint is the port backend.
+// WebServiceYAML returns a mesh file for the service web.test, with HTTP and TCP on the rig's
+// ports. Its HTTP endpoint is the port backend.
 func (r *Rig) WebServiceYAML(backend int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry

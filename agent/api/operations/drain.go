@@ -23,8 +23,8 @@ const listenersClose = 500 * time.Millisecond
 // wait fails.
 const drainBlind = 10 * time.Second
 
-// BeginDrain starts to drain the live epoch and does not wait. It implements status.DrainController and
-// bus.Backend.
+// BeginDrain starts to drain the live epoch and does not wait. It implements status.DrainController
+// and bus.Backend.
 func (o EpochOperations) BeginDrain(ctx context.Context) error {
 	if err := o.Supervisor.Drain(ctx); err != nil {
 		return api.NewRefusal(err.Error())

@@ -36,12 +36,12 @@ type State struct {
 	PolicyFolderInodes map[string]uint64
 	// PolicyCountsByFile has the number of policies in each file, by path; see store.Options.
 	PolicyCountsByFile map[string]int
-	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile may be incomplete: the
-	// state file could not be read, the state was too large to be stored, or PolicyRecordsIncomplete was
-	// set in an earlier State and some paths have not been found since.
+	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile may be
+	// incomplete: the state file could not be read, the state was too large to be stored, or
+	// PolicyRecordsIncomplete was set in an earlier State and some paths have not been found since.
 	PolicyRecordsIncomplete bool
-	// WriterRefusedUnknownFields reports that there are EnvoyFilters and that the agent that wrote the
-	// State refuses unknown fields in them. Older agents accepted unknown fields.
+	// WriterRefusedUnknownFields reports that there are EnvoyFilters and that the agent that wrote
+	// the State refuses unknown fields in them. Older agents accepted unknown fields.
 	WriterRefusedUnknownFields bool
 	// MeshConfig is the text of the MeshConfig in force. It is empty if the current file, or the
 	// default, is in force.

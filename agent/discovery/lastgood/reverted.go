@@ -49,8 +49,8 @@ func (r *RevertedVersions) WhyObjectReverted(o *object.Object) string {
 	return ""
 }
 
-// WhyMeshConfigReverted returns the error with which Envoy refused a text of MeshConfig; "" if it was
-// not reverted.
+// WhyMeshConfigReverted returns the error with which Envoy refused a text of MeshConfig; "" if it
+// was not reverted.
 func (r *RevertedVersions) WhyMeshConfigReverted(text []byte) string {
 	if r == nil || r.mesh == nil || !bytes.Equal(r.mesh.Text, text) {
 		return ""

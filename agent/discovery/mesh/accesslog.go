@@ -23,8 +23,8 @@ type AccessLog struct {
 	Fields    *structpb.Struct
 	OmitEmpty bool // leave out values that are empty
 	Istio     bool // the default format is Istio's line, not Envoy's
-	// ConfiguredOnHost reports whether the log is configured on this host. It is then written in addition
-	// to the logs of Telemetries, which replace only the log of MeshConfig.
+	// ConfiguredOnHost reports whether the log is configured on this host. It is then written in
+	// addition to the logs of Telemetries, which replace only the log of MeshConfig.
 	ConfiguredOnHost bool
 	// FailureLogCluster is the static cluster of the service (envoy.service.accesslog.v3) that
 	// receives an entry for each request or connection that failed at a backend; "": none. It does

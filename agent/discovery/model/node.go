@@ -56,12 +56,12 @@ func (l Locality) String() string {
 var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
 	"topology.istio.io/subzone"}
 
-// IdentityMetadataKey is the metadata key that is set for proxies that get a certificate of the mesh over
-// SDS.
+// IdentityMetadataKey is the metadata key that is set for proxies that get a certificate of the
+// mesh over SDS.
 const IdentityMetadataKey = "OUTRIDER_IDENTITY"
 
-// IPv6MetadataKey is the metadata key that is set for proxies whose listeners for captured connections
-// serve IPv6.
+// IPv6MetadataKey is the metadata key that is set for proxies whose listeners for captured
+// connections serve IPv6.
 const IPv6MetadataKey = "OUTRIDER_IPV6"
 
 // NetworkLabel is the label with the network of a workload.
@@ -71,8 +71,8 @@ const NetworkLabel = "topology.istio.io/network"
 // else. It has dots instead of slashes.
 const LocalityLabel = "istio-locality"
 
-// IsPerProxyMetadataKey reports whether a metadata key identifies a single proxy. Resources that depend on
-// such a key cannot be shared.
+// IsPerProxyMetadataKey reports whether a metadata key identifies a single proxy. Resources that
+// depend on such a key cannot be shared.
 func IsPerProxyMetadataKey(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
 
 // Interception is the mode in which connections are redirected to the proxy.

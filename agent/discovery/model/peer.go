@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// MutualTLSMode is the mode of mutual TLS for connections to a workload. The zero value, UNSET, means
-// that no PeerAuthentication sets a mode; it has the effect of PERMISSIVE.
+// MutualTLSMode is the mode of mutual TLS for connections to a workload. The zero value, UNSET,
+// means that no PeerAuthentication sets a mode; it has the effect of PERMISSIVE.
 type MutualTLSMode = security.PeerAuthentication_MutualTLS_Mode
 
 // Modes of mutual TLS.

@@ -34,8 +34,8 @@ func (w *Mesh) ProxySettings(node Node) ProxySettings {
 	return s
 }
 
-// ProxyConfigTextsByFile returns a text for each file with ProxyConfigs, by path. The text differs after
-// each change of a ProxyConfig in the file.
+// ProxyConfigTextsByFile returns a text for each file with ProxyConfigs, by path. The text differs
+// after each change of a ProxyConfig in the file.
 func (w *Mesh) ProxyConfigTextsByFile() map[string]string {
 	texts := map[string]string{}
 	for _, namespace := range slices.Sorted(maps.Keys(w.proxyConfigs)) {

@@ -89,7 +89,8 @@ func (w *Mesh) KeySet(rule JWTRule) string {
 	return jwks.UnusableKeySet()
 }
 
-// HasExactServiceHost reports whether a ServiceEntry names a host or address exactly, not by a pattern.
+// HasExactServiceHost reports whether a ServiceEntry names a host or address exactly, not by a
+// pattern.
 func (w *Mesh) HasExactServiceHost(host string) bool {
 	return len(w.entries[host])+len(w.addresses[host]) > 0
 }

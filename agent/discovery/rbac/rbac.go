@@ -19,8 +19,8 @@ import (
 const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
-	// With dynamic DNS, HTTPResolverFilter resolves the hosts of requests, and SNIResolverFilter the
-	// server names (SNI) of connections.
+	// With dynamic DNS, HTTPResolverFilter resolves the hosts of requests, and SNIResolverFilter
+	// the server names (SNI) of connections.
 	HTTPResolverFilter = "envoy.filters.http.dynamic_forward_proxy"
 	SNIResolverFilter  = "envoy.filters.network.sni_dynamic_forward_proxy"
 	// HTTP filter that verifies the tokens of requests
@@ -73,7 +73,8 @@ func IsConditionKey(key string) bool {
 		requestPresenter}, key) || KeyTakesBracketedName(key)
 }
 
-// KeyTakesBracketedName reports whether a key contains a name in brackets, such as request.headers[NAME].
+// KeyTakesBracketedName reports whether a key contains a name in brackets, such as
+// request.headers[NAME].
 func KeyTakesBracketedName(key string) bool {
 	return strings.HasPrefix(key, requestHeaders) || strings.HasPrefix(key, requestClaims) ||
 		strings.HasPrefix(key, filterMetadata)

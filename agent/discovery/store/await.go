@@ -32,9 +32,9 @@ func (s *Store) AwaitsMissingPaths() (awaits, appeared bool) {
 	return awaits, appeared
 }
 
-// UnknownPoliciesProblem returns the problem that policies are unknown: a configured path, or one of
-// Options.PolicyFolderInodes, was never completely listed, or a required source has never delivered
-// its complete state. ok is false if there is none.
+// UnknownPoliciesProblem returns the problem that policies are unknown: a configured path, or one
+// of Options.PolicyFolderInodes, was never completely listed, or a required source has never
+// delivered its complete state. ok is false if there is none.
 func (s *Store) UnknownPoliciesProblem() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {
 		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {

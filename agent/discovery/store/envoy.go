@@ -31,8 +31,8 @@ type UnlinkedMessage struct {
 	Value *structpb.Struct
 }
 
-// DecodeEnvoyMessage decodes a JSON value of an EnvoyFilter, at the path field, into a message of Envoy's
-// API. It accepts durations in Go's syntax. A packed message of an unlinked type becomes a
+// DecodeEnvoyMessage decodes a JSON value of an EnvoyFilter, at the path field, into a message of
+// Envoy's API. It accepts durations in Go's syntax. A packed message of an unlinked type becomes a
 // TypedStruct, which Envoy decodes; a TypedStruct of a linked type is decoded as that type. Unknown
 // fields are left out. After any other error the message must not be used.
 func DecodeEnvoyMessage(value any, into proto.Message, field string) ([]object.Finding,
@@ -40,8 +40,8 @@ func DecodeEnvoyMessage(value any, into proto.Message, field string) ([]object.F
 	return decodeEnvoyWith(&decoder{}, value, into, field)
 }
 
-// DecodeEnvoyMessageStrict is like DecodeEnvoyMessage, but accepts only durations in protobuf's JSON form, as
-// Envoy itself does.
+// DecodeEnvoyMessageStrict is like DecodeEnvoyMessage, but accepts only durations in protobuf's
+// JSON form, as Envoy itself does.
 func DecodeEnvoyMessageStrict(value any, into proto.Message, field string) ([]object.Finding,
 	[]UnlinkedMessage) {
 	return decodeEnvoyWith(&decoder{seconds: true}, value, into, field)

@@ -45,8 +45,8 @@ func (s *Store) PolicyFolderInodes() map[string]uint64 {
 	return all
 }
 
-// PolicyRecordsIncomplete reports whether PolicyFolderInodes and PolicyCountsByFile may be incomplete, because
-// those of an earlier store were lost and not all paths were found since. It is
+// PolicyRecordsIncomplete reports whether PolicyFolderInodes and PolicyCountsByFile may be
+// incomplete, because those of an earlier store were lost and not all paths were found since. It is
 // Options.PolicyRecordsIncomplete of the next store.
 func (s *Store) PolicyRecordsIncomplete() bool { return s.options.PolicyRecordsIncomplete }
 

@@ -7,9 +7,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// PolicyCountsByFile returns the number of policies of each file that has any, for Options.PolicyCountsByFile
-// of the next store. For a broken file, the number is at least the previous one. The result is nil
-// without Options.AwaitPaths.
+// PolicyCountsByFile returns the number of policies of each file that has any, for
+// Options.PolicyCountsByFile of the next store. For a broken file, the number is at least the
+// previous one. The result is nil without Options.AwaitPaths.
 func (s *Store) PolicyCountsByFile() map[string]int {
 	if !s.options.AwaitPaths {
 		return nil

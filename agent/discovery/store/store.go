@@ -44,13 +44,14 @@ type Options struct {
 	// (Store.PolicyFolderInodes).
 	PolicyFolderInodes map[string]uint64
 
-	// PolicyCountsByFile has the numbers of policies of files in an earlier store (Store.PolicyCountsByFile).
-	// If a file is broken or empty, and fewer of its policies are known, everything is denied.
+	// PolicyCountsByFile has the numbers of policies of files in an earlier store
+	// (Store.PolicyCountsByFile). If a file is broken or empty, and fewer of its policies are
+	// known, everything is denied.
 	PolicyCountsByFile map[string]int
 
-	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile could not be read. With
-	// AwaitPaths, every directory without files, and every broken file, then counts as one that may
-	// have had policies.
+	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile could not be
+	// read. With AwaitPaths, every directory without files, and every broken file, then counts as
+	// one that may have had policies.
 	PolicyRecordsIncomplete bool
 
 	// LastGood holds the result of LastGoodObjects of an earlier store. Objects without a namespace

@@ -10,9 +10,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// AutoPassthroughClusters returns the clusters of a service for gateways with AUTO_PASSTHROUGH: one for
-// each port and subset, named like the SNI that proxies of the mesh use for it. They contain only
-// endpoints that accept mutual TLS, because the gateway does not terminate TLS and cannot check it.
+// AutoPassthroughClusters returns the clusters of a service for gateways with AUTO_PASSTHROUGH: one
+// for each port and subset, named like the SNI that proxies of the mesh use for it. They contain
+// only endpoints that accept mutual TLS, because the gateway does not terminate TLS and cannot
+// check it.
 func AutoPassthroughClusters(m *mesh.Config, service *model.Service,
 	rule *model.MergedDestinationRule,
 	node model.Node) []*resource.Resource {

@@ -141,8 +141,8 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	return out
 }
 
-// HasAllowedTLSVersion reports whether a gateway's server can use any TLS version that is not below the
-// mesh's minimum. It does not check the server's own range.
+// HasAllowedTLSVersion reports whether a gateway's server can use any TLS version that is not below
+// the mesh's minimum. It does not check the server's own range.
 func HasAllowedTLSVersion(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 	return UsesMeshIdentity(in) ||
 		in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||

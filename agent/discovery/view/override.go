@@ -12,7 +12,8 @@ import (
 
 // A refused EnvoyFilter must not delay changes of other objects. If a client refuses a resource
 // that EnvoyFilters changed, the view publishes it with the EnvoyFilters of its last accepted
-// version. This override ends when the proxy's EnvoyFilters change, or with RetryEnvoyFilterOverrides.
+// version. This override ends when the proxy's EnvoyFilters change, or with
+// RetryEnvoyFilterOverrides.
 
 // EnvoyFilterOverride replaces the newest EnvoyFilters for one resource.
 type EnvoyFilterOverride struct {
@@ -101,8 +102,8 @@ func differing(objects, others []*object.Object) (found []*object.Object) {
 	return found
 }
 
-// OverrideEnvoyFilters translates refused resources again, with the EnvoyFilters of their last accepted
-// versions, and publishes them. It returns the overrides that have begun.
+// OverrideEnvoyFilters translates refused resources again, with the EnvoyFilters of their last
+// accepted versions, and publishes them. It returns the overrides that have begun.
 func (v *ProxyView) OverrideEnvoyFilters(refused map[resource.Key]*resource.RefusedVersion) (all []EnvoyFilterOverride) {
 	for key, of := range refused {
 		if of.OfferToNewClients || of.InUse() == nil || v.patches.overrides[key] != nil ||
@@ -133,9 +134,9 @@ func (v *ProxyView) OverrideEnvoyFilters(refused map[resource.Key]*resource.Refu
 	return all
 }
 
-// SuspectedEnvoyFilters returns the EnvoyFilters that may have caused a refusal: the refused ones that had an
-// effect on the resource; if there are none, all refused ones; if none was refused, the applied
-// ones that were removed since.
+// SuspectedEnvoyFilters returns the EnvoyFilters that may have caused a refusal: the refused ones
+// that had an effect on the resource; if there are none, all refused ones; if none was refused, the
+// applied ones that were removed since.
 func (v *ProxyView) SuspectedEnvoyFilters(o EnvoyFilterOverride) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {
@@ -164,8 +165,8 @@ func (v *ProxyView) EnvoyFilterOverrides() (all []EnvoyFilterOverride) {
 	return all
 }
 
-// RestoreEnvoyFilterOverrides passes the overrides of an earlier view to v. An override is applied if
-// the current EnvoyFilters are those that were refused. Call it before the first Update.
+// RestoreEnvoyFilterOverrides passes the overrides of an earlier view to v. An override is applied
+// if the current EnvoyFilters are those that were refused. Call it before the first Update.
 func (v *ProxyView) RestoreEnvoyFilterOverrides(all []EnvoyFilterOverride) {
 	for _, o := range all {
 		v.patches.stored[o.Key] = o

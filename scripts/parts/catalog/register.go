@@ -86,8 +86,8 @@ func (c *Consul) SetMaintenance(t testing.TB, i Instance, on bool) {
 		"SkipNodeUpdate": true, "Check": i.check(id)}, nil)
 }
 
-// CreateToken creates an ACL token whose policy has these rules, and returns its secret ID. With "" the
-// token has no rights.
+// CreateToken creates an ACL token whose policy has these rules, and returns its secret ID. With ""
+// the token has no rights.
 func (c *Consul) CreateToken(t testing.TB, rules string) string {
 	t.Helper()
 	body := map[string]any{}

@@ -167,7 +167,8 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) (k
 	return kill
 }
 
-// APIClients returns the URL of the API server, a client with all rights, and a client without a token.
+// APIClients returns the URL of the API server, a client with all rights, and a client without a
+// token.
 func (c *Cluster) APIClients() (url string, administrator, nobody *http.Client) {
 	return c.api, &http.Client{Timeout: startTime, Transport: asAdministrator{c.client.Transport}},
 		c.client

@@ -42,8 +42,8 @@ func (c *Cluster) startServer() {
 // data returns the data directory of etcd.
 func (c *Cluster) data() string { return filepath.Join(c.work, "etcd") }
 
-// RestartAPIServer kills etcd and the API server, calls change, if not nil, with the data directory of etcd,
-// and starts both programs again.
+// RestartAPIServer kills etcd and the API server, calls change, if not nil, with the data directory
+// of etcd, and starts both programs again.
 func (c *Cluster) RestartAPIServer(change func(data string)) {
 	c.t.Helper()
 	c.stop()
@@ -72,8 +72,8 @@ func (c *Cluster) WriteKubeconfig(path, address, token string) {
 	c.writeFile(path, strings.Replace(text, "token: secret", "token: "+token, 1))
 }
 
-// SetAPIServerTokens sets the tokens that the API server accepts, each with all rights. They take effect
-// when the API server is restarted. One of them must be "secret".
+// SetAPIServerTokens sets the tokens that the API server accepts, each with all rights. They take
+// effect when the API server is restarted. One of them must be "secret".
 func (c *Cluster) SetAPIServerTokens(tokens ...string) {
 	c.t.Helper()
 	var text strings.Builder
@@ -94,7 +94,8 @@ func (c *Cluster) Send(method, path, object string) []byte {
 	return text
 }
 
-// CompactEtcd removes etcd's history, so that no watch can be resumed from an earlier resource version.
+// CompactEtcd removes etcd's history, so that no watch can be resumed from an earlier resource
+// version.
 func (c *Cluster) CompactEtcd() {
 	c.t.Helper()
 	post := func(path, body string) string {

@@ -115,8 +115,8 @@ func (a *Authenticator) AuthorizeDebug(client xds.Peer) error {
 	return a.mayDebug(client.Identity)
 }
 
-// AuthorizeDebugPage returns a gRPC status if the owner of a verified certificate may not see the debug
-// pages. Settings.Require does not apply, because a browser can present only a certificate.
+// AuthorizeDebugPage returns a gRPC status if the owner of a verified certificate may not see the
+// debug pages. Settings.Require does not apply, because a browser can present only a certificate.
 func (a *Authenticator) AuthorizeDebugPage(certificate *x509.Certificate) error {
 	id, err := ofCertificate(certificate, a.domains(), time.Now())
 	if err != nil {

@@ -248,7 +248,8 @@ func TestMayDebug(t *testing.T) {
 	}
 }
 
-// AuthorizeDebugPage accepts a certificate that is valid now, even if Settings.Require demands a token.
+// AuthorizeDebugPage accepts a certificate that is valid now, even if Settings.Require demands a
+// token.
 func TestMayView(t *testing.T) {
 	a := New(Settings{Require: RequireToken, DebugIdentities: []string{web}}, domains,
 		slog.New(slog.DiscardHandler))

@@ -113,8 +113,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// RemoveRetained accepts Consul's current list of services as complete: it removes services that the
-// registry retained because Consul had lost data.
+// RemoveRetained accepts Consul's current list of services as complete: it removes services that
+// the registry retained because Consul had lost data.
 func (r *Registry) RemoveRetained() {
 	for _, w := range r.watchers {
 		select {

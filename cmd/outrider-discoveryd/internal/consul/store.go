@@ -126,8 +126,8 @@ func (s *Store) Delete(ctx context.Context, e *registration.WorkloadEntry) error
 		{Node: &api.NodeTxnOp{Verb: api.NodeDelete, Node: api.Node{Node: w.nodeName()}}}})
 }
 
-// RenewLease renews the lease of a server instance: it writes the instance's key. Only the change of the
-// key counts; the time in its value is for operators.
+// RenewLease renews the lease of a server instance: it writes the instance's key. Only the change
+// of the key counts; the time in its value is for operators.
 func (s *Store) RenewLease(ctx context.Context, instance string, duration time.Duration) error {
 	text := fmt.Sprintf(`{"renewed": %q, "duration": %q}`, formatTime(time.Now()), duration)
 	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: serverKeys + instance,

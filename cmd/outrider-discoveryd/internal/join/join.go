@@ -57,7 +57,8 @@ type SignedToken struct {
 	Expires time.Time
 }
 
-// SignToken signs a token for a service account, NAMESPACE/NAME, with the private key in text (PEM).
+// SignToken signs a token for a service account, NAMESPACE/NAME, with the private key in text
+// (PEM).
 func SignToken(text []byte, account string, now time.Time, ttl time.Duration) (*SignedToken,
 	error) {
 	namespace, name, ok := strings.Cut(account, "/")

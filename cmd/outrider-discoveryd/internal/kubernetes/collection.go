@@ -84,8 +84,8 @@ func (c *collection) Watch(options metav1.ListOptions) (watch.Interface, error) 
 
 // ListWithContext returns a page of a list. As in Kubernetes' informers, the first list may come
 // from the API server's cache; the watch then delivers newer changes. Later lists, and lists of
-// kinds that restrict access, must be up to date. A list may be older than the previous one: the API
-// server may have been restored from a backup.
+// kinds that restrict access, must be up to date. A list may be older than the previous one: the
+// API server may have been restored from a backup.
 func (c *collection) ListWithContext(ctx context.Context,
 	options metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)

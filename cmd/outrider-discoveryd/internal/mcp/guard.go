@@ -14,8 +14,9 @@ import (
 // AdmitFunc is a function that authenticates a client; see xds.Options.Admit.
 type AdmitFunc func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
-// RequireIdentity returns an AdmitFunc that calls admit. It also refuses clients without an identity that request
-// objects (see discovery.RequestsIstioObjects), except clients on the loopback interface.
+// RequireIdentity returns an AdmitFunc that calls admit. It also refuses clients without an
+// identity that request objects (see discovery.RequestsIstioObjects), except clients on the
+// loopback interface.
 func RequireIdentity(admit AdmitFunc) AdmitFunc {
 	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 		admitted, err := admit(client, node)

@@ -64,8 +64,8 @@ func (m *Source) Status() source.Status {
 	return source.Status{Synced: m.synced, LastContact: m.since, Err: m.err, Inputs: len(m.texts)}
 }
 
-// RemoveRetained does nothing. Its presence makes record.Recorder treat Source as a source that may have
-// lost its objects: it serves the stored ones until clients write or delete them, or until a
+// RemoveRetained does nothing. Its presence makes record.Recorder treat Source as a source that may
+// have lost its objects: it serves the stored ones until clients write or delete them, or until a
 // reload.
 func (m *Source) RemoveRetained() {}
 

@@ -128,8 +128,8 @@ func newInstance() string {
 	return "outrider-discoveryd-" + name + "-" + hex.EncodeToString(random)
 }
 
-// Register registers the workload of a new stream. It implements xds.Options.RegisterWorkload. If the store
-// fails, the stream is accepted, and Run registers the workload later.
+// Register registers the workload of a new stream. It implements xds.Options.RegisterWorkload. If
+// the store fails, the stream is accepted, and Run registers the workload later.
 func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Node) (
 	xds.Registration, error) {
 	applied, err := newApplicant(node)

@@ -39,8 +39,8 @@ type Store interface {
 	// Create writes the entry of a workload. It returns ErrConflict if an entry with this key
 	// exists.
 	Create(ctx context.Context, w *Workload, c Connection) error
-	// SetConnection replaces only the connection of an entry. It returns ErrConflict unless the entry
-	// still has the version of e.
+	// SetConnection replaces only the connection of an entry. It returns ErrConflict unless the
+	// entry still has the version of e.
 	SetConnection(ctx context.Context, e *WorkloadEntry, c Connection) error
 	// SetHealth replaces only the health of an entry. It returns ErrConflict unless the entry still
 	// has the Controller and the ConnectedAt of e; a store may compare the version instead.
@@ -49,9 +49,9 @@ type Store interface {
 	// If the entry does not exist, it returns ErrConflict or nil.
 	Delete(ctx context.Context, e *WorkloadEntry) error
 
-	// Entries returns the entries that any program has registered (see WorkloadEntry.Group), at most about
-	// half a second old. It only reads memory. It returns an error while the state is unknown. The
-	// caller must not modify the entries.
+	// Entries returns the entries that any program has registered (see WorkloadEntry.Group), at
+	// most about half a second old. It only reads memory. It returns an error while the state is
+	// unknown. The caller must not modify the entries.
 	Entries() ([]*WorkloadEntry, error)
 
 	// RenewLease creates or renews the lease of an instance.
@@ -93,7 +93,8 @@ type Workload struct {
 	Annotations map[string]string
 }
 
-// WorkloadEntry holds the fields of a WorkloadEntry that change, or on which the Server's decisions depend.
+// WorkloadEntry holds the fields of a WorkloadEntry that change, or on which the Server's decisions
+// depend.
 type WorkloadEntry struct {
 	Key
 	Version string // changes with each write of the entry
