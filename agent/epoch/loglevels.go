@@ -57,7 +57,7 @@ func (l *LogLevelApplier) apply(ctx context.Context, live Epoch, admin Admin) {
 	l.applied = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
-	differs, err := l.supervisor.ReplaceSpecInPlace(ctx, l.spec)
+	differs, err := l.supervisor.UpdateSpec(ctx, l.spec)
 	if err != nil {
 		l.log.Warn("cannot update the log levels of epochs that start later", "error", err)
 		return

@@ -30,7 +30,7 @@ type Command struct {
 // pure.
 type Spec struct {
 	// Digest identifies the configuration: specs with equal digests differ only in settings that
-	// need no new epoch, see ReplaceSpecInPlace.
+	// need no new epoch, see UpdateSpec.
 	Digest string
 
 	Bootstrap       func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath

@@ -78,7 +78,7 @@ type process struct {
 	adminState
 }
 
-// launchState is the spec and the command line with which a process was started. ReplaceSpecInPlace
+// launchState is the spec and the command line with which a process was started. UpdateSpec
 // and RecordAppliedLogLevels replace them.
 type launchState struct {
 	spec    *Spec // for an adopted epoch, before Apply: only the hash and the durations

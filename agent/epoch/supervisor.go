@@ -201,12 +201,12 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// ReplaceSpecInPlace passes the spec of a new configuration whose digest has not changed, so that
+// UpdateSpec passes the spec of a new configuration whose digest has not changed, so that
 // no epoch is started for it. Later starts use the new spec, because it may differ in settings that
-// need no new epoch (log levels in the command line, LiveTimeout). ReplaceSpecInPlace reports
+// need no new epoch (log levels in the command line, LiveTimeout). UpdateSpec reports
 // whether the live epoch runs with another command line; in this case the caller adjusts the epoch
 // and calls RecordAppliedLogLevels.
-func (s *Supervisor) ReplaceSpecInPlace(ctx context.Context, spec *Spec) (differs bool, err error) {
+func (s *Supervisor) UpdateSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err
 }
