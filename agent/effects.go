@@ -32,7 +32,7 @@ type reloadSource struct {
 func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options) }
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
-	// At the agent's start, the configuration in force is loaded itself.
+	// At the agent's start, the configuration in force is the one that is checked.
 	before := s.state.InForce().Config.Health.Exec
 	if err := blueprint.CheckExecProbe(loaded, before, s.options.RunsInUnit); err != nil {
 		return config.Errors{err}

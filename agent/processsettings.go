@@ -24,7 +24,7 @@ type processSettings struct {
 	pushed    <-chan struct{} // receives after the mesh configuration may have changed
 
 	mu sync.Mutex
-	// result of ProxySettingsInputs at the last spec or call of changed; nil: no spec yet
+	// result of ProxySettingsTextsByFile at the last spec or call of changed; nil: no spec yet
 	used map[string]string
 }
 

@@ -106,7 +106,7 @@ func (c *Client) UpstreamDebug(ctx context.Context, name string) (json.RawMessag
 	return call[json.RawMessage](ctx, c, http.MethodPost, "/upstream-debug", name)
 }
 
-// MeshProblemSummary returns the problems in the files of the embedded discovery server.
+// MeshProblems returns the problems in the files of the embedded discovery server.
 func (c *Client) MeshProblems(ctx context.Context) ([]MeshProblem, error) {
 	return get[[]MeshProblem](ctx, c, "/mesh-problems")
 }

@@ -34,8 +34,8 @@ type Builder struct {
 	RenderBootstrap func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered,
 		error)
 	Cloud *cloud.MetadataService
-	// EnvoyProcessSettings returns what the mesh configuration sets for Envoy's process; nil:
-	// nothing.
+	// ReadEnvoyProcessSettings returns what the mesh configuration sets for Envoy's process. If it
+	// is nil, the mesh configuration sets nothing.
 	ReadEnvoyProcessSettings func(ctx context.Context, c *config.Config,
 		node config.Node) EnvoyProcessSettings
 	// FetchUpstreamBootstrap fetches, for a node (JSON), the bootstrap (protobuf) that the upstream

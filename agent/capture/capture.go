@@ -71,7 +71,7 @@ type Status struct {
 	Reason string    `json:"reason,omitempty"`
 	Until  time.Time `json:"until,omitzero"` // end of a trial
 	Since  time.Time `json:"since,omitzero"`
-	// AddressFamilies are the address families that are captured, because Envoy serves them.
+	// CapturedFamilies are the address families that are captured, because Envoy serves them.
 	CapturedFamilies AddressFamilies `json:"families"`
 	// OutboundRejected reports that outbound connections are rejected while they cannot be
 	// captured, InboundRejected that inbound ones are.

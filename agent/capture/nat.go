@@ -48,8 +48,9 @@ func (h *helper) keepNAT() error {
 	return nil
 }
 
-// reconcileNAT removes the table once no captured connections are left. Until then it restores
-// policy routes that another program has deleted.
+// reconcileNAT removes the nftables table that translates the addresses of connections which were
+// captured before, once none of them is left. Until then it restores policy routes that another
+// program has deleted.
 func (h *helper) reconcileNAT(now time.Time) {
 	if now.Sub(h.looked) < checkEvery {
 		return

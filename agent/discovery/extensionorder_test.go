@@ -77,7 +77,7 @@ func orderMesh(ports []int) string {
 }
 
 // filterOrder returns the names of the filters in a listener that are extensions, or that both
-// servers have.
+// istiod and the embedded server create.
 func filterOrder(t *testing.T, l *listenerv3.Listener) (names []string) {
 	add := func(name string) {
 		if strings.HasPrefix(name, model.ExtensionNamePrefix) || slices.Contains([]string{

@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/wasm/wasmtest"
 )
 
-// extensionMesh has a gateway on port %[1]d, and one for connections on port %[2]d, that forward to
+// extensionMesh has a gateway for HTTP on port %[1]d and for TCP on port %[2]d, which forwards to
 // port %[3]d.
 const extensionMesh = `apiVersion: networking.istio.io/v1
 kind: Gateway

@@ -106,8 +106,8 @@ var testsHere = sync.OnceValues(func() (names []string, err error) {
 	return names, nil
 })
 
-// inCases reports whether cases may contain a field although testdata/conformance/unshown says that
-// no response depends on it.
+// inCases reports whether conformance cases may contain a field that is listed in
+// testdata/conformance/unshown for this reason.
 func inCases(reason string) bool {
 	return strings.HasPrefix(reason, "default") || strings.HasPrefix(reason, "label")
 }

@@ -214,7 +214,8 @@ func (t *Tracker) RecheckProviders() {
 	}
 }
 
-// takeProviders stores the current providers. It reports whether there were none before.
+// takeProviders stores the current extension providers of MeshConfig. It reports whether there were
+// none before.
 func (t *Tracker) takeProviders() bool {
 	providers := t.options.ProvidersByCluster()
 	t.mu.Lock()

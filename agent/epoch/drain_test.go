@@ -140,7 +140,7 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 	})
 }
 
-// HalfDrainTime is computed from the drain time with which the epoch was started, also after a
+// HalfDrainedAt is computed from the drain time with which the epoch was started, also after a
 // restart of the agent.
 func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {

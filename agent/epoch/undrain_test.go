@@ -215,7 +215,7 @@ func TestUndrain_DuringACrashAndAStop(t *testing.T) {
 }
 
 // While the listeners of an epoch may be closed, because its child took them over and was killed,
-// MayRefuseConnections is set in its record.
+// ListenersMaybeClosed is set in its record.
 func TestMayRefuse(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

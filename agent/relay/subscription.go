@@ -39,8 +39,9 @@ func (s *Server) ReportToUpstream(typeURL string, problem *rpcstatus.Status) {
 	}
 }
 
-// subscribe sends the agent's subscriptions and announcements on a new stream to the upstream
-// server. Without such a stream, it passes cached resources to the subscriptions.
+// subscribe sends, on a stream to the upstream server that was just opened, the requests of the
+// agent itself: its subscriptions, and its reports (see ReportToUpstream). Without such a stream,
+// it passes cached resources to the subscriptions.
 func (s *session) subscribe() error {
 	switch {
 	// Before Envoy's first request for listeners it is too early. To a client with another node,

@@ -262,9 +262,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestModules_SourceOfUpstreamIsIgnored checks that the field with the checksum of an extension
-// before its module was included is read only from the cache file. Otherwise an upstream server
-// could set it.
+// TestModules_SourceOfUpstreamIsIgnored checks a field of cached extensions: the checksum of what
+// the upstream server sent, before the module was put into it. The field is read only from the
+// cache file. Otherwise an upstream server could set it.
 func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 	body := []byte("of another upstream server")
 	sum := sha256.Sum256(body)

@@ -29,7 +29,7 @@ type AdminViewOptions struct {
 	Config      AdminViewConfig
 	Proxy       Proxy
 	Epochs      Epochs
-	TrustedUIDs []uint32 // local users that share separate connection limits
+	TrustedUIDs []uint32 // local users whose connections count to limits of their own
 	Conditions  *condition.Registry
 	Logger      *slog.Logger
 }

@@ -41,7 +41,7 @@ func TestStop_DuringStartLeavesNothing(t *testing.T) {
 	}
 	for after := 6 * time.Millisecond; after < 50*time.Millisecond; after += 4 * time.Millisecond {
 		daemon := r.Start()
-		time.Sleep(after) //house:sleep the moment varies
+		time.Sleep(after) //house:sleep how long the agent runs before the stop varies
 		if found := stop(daemon); len(found) > 0 {
 			t.Errorf("stopped after %v, it leaves %q", after, found)
 		}

@@ -72,7 +72,7 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 		var result struct{ Report *Report }
 		err := json.Unmarshal(last, &result)
 		if err == nil && result.Report == nil {
-			err = errors.New("it contains no report")
+			err = errors.New("JSON without a report")
 		}
 		if err != nil {
 			return Report{}, fmt.Errorf("load generator: decode the last line of its output, %q: %w",

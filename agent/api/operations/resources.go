@@ -105,8 +105,7 @@ func (o ResourceOperations) UpstreamDebug(ctx context.Context, name string) (jso
 // from the response.
 func (o ResourceOperations) Admin(ctx context.Context, path, query string) (api.AdminResponse,
 	error) {
-	answer, number, err := o.AdminView.Get(ctx, "/"+path,
-		query) //nolint:bodyclose // closed by the server
+	answer, number, err := o.AdminView.Get(ctx, "/"+path, query) //nolint:bodyclose // by the server
 	if err != nil {
 		return api.AdminResponse{}, api.NewRefusal(err.Error())
 	}

@@ -119,7 +119,7 @@ func IstioFilterName(filter string) string {
 	return filter
 }
 
-// IstioFilterName returns Istio's name of the extension's filter.
+// IstioName returns Istio's name of the extension's filter.
 func (e Extension) IstioName() string {
 	name := ExtensionNamePrefix + e.Object.Namespace + "." + e.Object.Name
 	if e.Object.Kind == object.WasmPlugin {

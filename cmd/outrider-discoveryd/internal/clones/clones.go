@@ -169,8 +169,8 @@ func (d *Detector) report() {
 	}
 }
 
-// publish raises the condition if two hosts have used a certificate or name for ReconnectGrace,
-// else it clears the condition. Callers hold mu.
+// publish raises the condition if two hosts have been using the same certificate or name for at
+// least ReconnectGrace, else it clears the condition. Callers hold mu.
 func (d *Detector) publish() {
 	var listed []string
 	more := 0

@@ -42,7 +42,7 @@ func (s *Store) watcher() *watcher { return s.registry.watchers[0] }
 // Run only waits until ctx ends: the registry reads the entries.
 func (s *Store) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
-// WorkloadGroup returns a WorkloadGroup.
+// Group returns a WorkloadGroup.
 func (s *Store) Group(_ context.Context, key registration.Key) (*registration.WorkloadGroup,
 	error) {
 	spec := s.groups(key.Namespace, key.Name)

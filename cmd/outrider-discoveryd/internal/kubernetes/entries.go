@@ -92,7 +92,7 @@ func (s *EntryStore) Entries() ([]*registration.WorkloadEntry, error) {
 	return all, nil
 }
 
-// WorkloadGroup implements registration.Store.
+// Group implements registration.Store.
 func (s *EntryStore) Group(ctx context.Context, key registration.Key) (*registration.WorkloadGroup,
 	error) {
 	o, err := s.get(ctx, object.WorkloadGroup, key)

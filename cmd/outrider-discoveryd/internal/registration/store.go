@@ -29,7 +29,7 @@ type Store interface {
 	// reconnects after failures. Another error ends the program.
 	Run(ctx context.Context) error
 
-	// WorkloadGroup returns the current state of a WorkloadGroup; nil: it does not exist.
+	// Group returns the current state of a WorkloadGroup; nil: it does not exist.
 	Group(ctx context.Context, key Key) (*WorkloadGroup, error)
 
 	// Get returns the current state of an entry; nil: it does not exist. The result includes every
