@@ -159,7 +159,7 @@ func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 		t.Errorf("clusters %d, extensions %v", len(clusters), kept)
 	}
 	if all := board.Conditions(); len(all) != 1 || all[0].Code != conditionUnwritten ||
-		!strings.Contains(all[0].Sentence, "1 extensions (Wasm) do not fit") {
+		!strings.Contains(all[0].Sentence, "1 Wasm extensions are not stored") {
 		t.Errorf("%v", all)
 	}
 	if held, _ := c.get("new", xdsresource.ExtensionType); len(held) != 2 {

@@ -127,7 +127,7 @@ func checkTooLarge(t *testing.T, folder string) {
 	for _, p := range meshCheck(t, folder, content) {
 		switch {
 		case p.Severity == "warning" && strings.Contains(p.Message,
-			"is checked by Envoy alone: it is too large"):
+			"is checked by Envoy alone: the typed_config is too large"):
 			warnings++
 		case p.Severity == "error" && p.Line == 2*7+6 && strings.Contains(p.Message, "has no field"):
 			wrong++

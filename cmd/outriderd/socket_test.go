@@ -47,7 +47,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	for _, refused := range []struct{ name, toml, says, fix string }{
 		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position,
 			"make the folder " + filepath.Join(r.Dir, "none")},
-		{"somebody else's", at(path("taken.sock"), ""), position, "stop it first"},
+		{"somebody else's", at(path("taken.sock"), ""), position, "stop that process"},
 		// 105 bytes would fit, but the agent binds a socket under a longer temporary name first.
 		{"too long", at(path(strings.Repeat("x", 104-len(folder))), ""), position, "shorten it"},
 		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n",

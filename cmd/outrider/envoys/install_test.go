@@ -28,7 +28,7 @@ func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 		"another":               {other, "", "no known Envoy for this architecture"},
 		"a known one, another's hash": {packed, sum(other),
 			sum(packed) + " instead of " + sum(other)},
-		"no Envoy":          {empty, sum(empty), "does not answer as an Envoy does"},
+		"no Envoy":          {empty, sum(empty), "does not print an Envoy version"},
 		"another machine's": {foreign, sum(foreign), "does not run on this host (amd64)"},
 		"an archive without an Envoy": {emptyZip, sum(emptyZip),
 			"does not contain envoy/_bin/envoy"},
