@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -65,6 +66,7 @@ type fleet struct {
 	address        string // address of server
 	away           []func()
 	networks       [2]*parts.OtherHost
+	pushes         int // full pushes of istiod that the test has caused
 }
 
 // newFleet starts a control plane, whose istiod has additional environment variables, and boots
@@ -227,8 +229,20 @@ func (f *fleet) failures() (stop func() []string) {
 // mutual waits until a request is authenticated by the certificates of both machines. A connection
 // that the server's Envoy accepted before istiod sent the inbound listener with mutual TLS stays
 // unauthenticated until the previous listener has drained.
+//
+// istiod often sends a host that has just registered no inbound listener until the next full push,
+// which a new service causes.
 func (f *fleet) mutual() {
 	f.t.Helper()
+	f.pushes++
+	f.create(meshObject{"serviceentries", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: push-%[1]d, namespace: vm}
+spec:
+  hosts: [push-%[1]d.test]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+`, f.pushes)})
 	f.server.Eventually(2*time.Minute, "both certificates are used", func() bool {
 		got := f.call("headers")
 		return strings.Contains(got, "By=spiffe://cluster.local/ns/vm/sa/web;") &&
