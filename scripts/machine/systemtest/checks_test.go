@@ -163,7 +163,7 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 			"rm /etc/outrider/conf.d/x.toml",
 			"x.toml:2:1: status.concurrency: there is no such key; did you mean envoy.concurrency?", false},
 		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
-			"envoy.binary: no Envoy", false},
+			"envoy.binary: no executable Envoy found", false},
 	} {
 		h.Script(c.script)
 		out, err := h.Run(t.Context(), "outrider", "config", "check")

@@ -1,7 +1,6 @@
 package systemtest
 
 import (
-	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -66,7 +65,6 @@ type fleet struct {
 	address        string // address of server
 	away           []func()
 	networks       [2]*parts.OtherHost
-	pushes         int // full pushes of istiod that the test has caused
 }
 
 // newFleet starts a control plane, whose istiod has additional environment variables, and boots
@@ -229,20 +227,8 @@ func (f *fleet) failures() (stop func() []string) {
 // mutual waits until a request is authenticated by the certificates of both machines. A connection
 // that the server's Envoy accepted before istiod sent the inbound listener with mutual TLS stays
 // unauthenticated until the previous listener has drained.
-//
-// istiod often sends a host that has just registered no inbound listener until the next full push,
-// which a new service causes.
 func (f *fleet) mutual() {
 	f.t.Helper()
-	f.pushes++
-	f.create(meshObject{"serviceentries", fmt.Sprintf(`apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: push-%[1]d, namespace: vm}
-spec:
-  hosts: [push-%[1]d.test]
-  ports: [{number: 80, name: http, protocol: HTTP}]
-  resolution: STATIC
-`, f.pushes)})
 	f.server.Eventually(2*time.Minute, "both certificates are used", func() bool {
 		got := f.call("headers")
 		return strings.Contains(got, "By=spiffe://cluster.local/ns/vm/sa/web;") &&
@@ -264,6 +250,16 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	if failed := failures(); len(failed) > 0 {
 		t.Errorf("%d requests failed when the server joined: %q", len(failed), failed)
 	}
+	// istiod often sends a host that has just registered no inbound listener until the next full
+	// push, which a new service causes.
+	f.create(meshObject{"serviceentries", `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: push, namespace: vm}
+spec:
+  hosts: [push.test]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+`})
 	f.mutual()
 	if code, err := f.client.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "curl", "-s",
 		// connections of this user are not captured
