@@ -115,7 +115,7 @@ func TestReload_HangingFileIsRefused(t *testing.T) {
 				r.responds(t, "while a file hangs")
 				got := <-outcome
 				if got.Outcome != api.OutcomeRefused ||
-					!strings.Contains(got.Reasons[0], "hanging") {
+					!strings.Contains(got.Reasons[0], "file system") {
 					t.Errorf("%+v", got)
 				}
 			})

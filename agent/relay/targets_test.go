@@ -104,7 +104,7 @@ func TestTargets_NamesHaveSeveralIPs(t *testing.T) {
 			t.Errorf("failed: %q", failed)
 		}
 		if got := all.problem().Error(); got !=
-			"a.test:15012; cannot connect to b.test:15012: no such host b.test\nb.test:15012" {
+			"a.test:15012; and cannot connect to b.test:15012: no such host b.test\nb.test:15012" {
 			t.Errorf("problem %q", got)
 		}
 		ips["b.test"] = []string{"192.0.2.9"} // from now on the name can be resolved
