@@ -85,8 +85,8 @@ func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvo
 	versions, err := a.installer().AvailableVersions(ctx, a.indexTime)
 	shown.end()
 	if err != nil {
-		fmt.Fprintf(a.err, "outrider: cannot ask the index of Python packages for newer patches: %v "+
-			"(--offline leaves it out)\n", err)
+		fmt.Fprintf(a.err, "outrider: cannot look for newer patches: %v (--offline leaves the index "+
+			"out)\n", err)
 		return listed
 	}
 	for _, version := range versions {

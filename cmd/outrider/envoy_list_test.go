@@ -53,7 +53,7 @@ Envoy 1.2.10 is a newer patch of 1.2.3, and may cure security problems: ` +
 	index.Close()
 	code, out, errors = m.outrider("envoy", "list", "--json")
 	if code != api.ExitDone || !strings.Contains(out, `"version": "1.2.10"`) ||
-		!strings.Contains(errors, "cannot ask the index of Python packages for newer patches: it "+
+		!strings.Contains(errors, "cannot look for newer patches: the index of Python packages "+
 			"cannot be reached") {
 		t.Errorf("exit %d: %s\n%s", code, errors, out)
 	}
