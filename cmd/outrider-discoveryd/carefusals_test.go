@@ -78,7 +78,7 @@ func TestCA_Refusals(t *testing.T) {
 			"1048576 bytes"},
 		{"no request", "", token, nil, codes.InvalidArgument, "not a certificate request"},
 		{"RSA with 1024 bits", csr(t, short, nil), token, nil, codes.InvalidArgument,
-			"RSA key of 1024 bits"},
+			"RSA key has 1024 bits"},
 		{"further name", csr(t, key, func(r *x509.CertificateRequest) {
 			r.DNSNames = []string{"a.test"}
 		}), token, nil, codes.InvalidArgument, "2 names"},
