@@ -203,7 +203,8 @@ func (b *Blueprint) refused(err error) *config.Error {
 	return b.fault(err.Error())
 }
 
-// fault returns an error about the whole bootstrap, at the key that determines the bootstrap.
+// fault returns an error about the whole bootstrap, with the position of the configuration key that
+// specifies the bootstrap.
 func (b *Blueprint) fault(message string) *config.Error {
 	switch e := b.loaded.Config.Envoy; {
 	case e.CustomConfigFile != "":

@@ -63,8 +63,8 @@ type istioAPI struct {
 	paths map[string]map[protoreflect.FullName]string
 	// keys are the paths of fields, KIND.FIELD.FIELD, and of enum values, KIND.FIELD=VALUE.
 	keys []string
-	// wordless has the keys of the enums' default values. They apply even if the YAML does not
-	// contain them.
+	// wordless has the keys (as in keys) of the default values of enums. A default value applies
+	// even if the YAML does not contain it.
 	wordless map[string]bool
 }
 

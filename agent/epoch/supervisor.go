@@ -217,9 +217,9 @@ func (s *Supervisor) RecordAppliedLogLevels(ctx context.Context, id string, spec
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }
 
-// SetKeeper passes the connection to the next keeper after the previous one was lost (Done is
-// closed), and returns when the keeper's processes are adopted. Epochs that this keeper does not
-// list have exited; if one of them served, its successor starts at once.
+// SetKeeper makes the Supervisor use a connection to the next keeper after the previous connection
+// was lost (Done is closed), and returns when the keeper's processes are adopted. Epochs that this
+// keeper does not list have exited; if one of them served, its successor starts at once.
 func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 	s.executor.setKeeper(keeper)
 	return s.call(ctx, func(c call) trigger { return keeperConnected{c.id} }).err

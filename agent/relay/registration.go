@@ -43,7 +43,7 @@ func (s *Server) notifyOthers() {
 }
 
 // renew reconnects, which makes this session the one that opened its stream last. After
-// EndAllButLatestStream it only disconnects.
+// EndAllButLatestStream, which ends all older streams, renew only disconnects.
 func (s *session) renew() {
 	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" ||
 		len(s.upstream.Addresses) == 0 {

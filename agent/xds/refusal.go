@@ -81,8 +81,8 @@ type trial struct {
 	whole *Refusal
 }
 
-// maxRounds bounds the rounds of a trial. It suffices to find three resources among thousands. If
-// it is exceeded, all remaining suspects count as refused.
+// maxRounds bounds the responses by which a session finds the refused resources. It suffices to
+// find three resources among thousands. If it is exceeded, all remaining suspects count as refused.
 const maxRounds = 64
 
 // clipLength bounds the stored error message of a client, in bytes.

@@ -27,8 +27,8 @@ func (f *files) hasPolicy(name string) bool {
 }
 
 // TestBrokenEdits_OfPolicies breaks a file with two policies in all the ways in which people and
-// editors do. Afterwards each policy or its denial is in force. A store that has read only the
-// broken text adds a denial.
+// editors do. Afterwards each policy is in force, or all requests that it could concern are
+// denied. A store that has read only the broken text denies.
 func TestBrokenEdits_OfPolicies(t *testing.T) {
 	// name of the edit that hides from an agent without last good versions that the text was a
 	// policy

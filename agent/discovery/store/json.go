@@ -12,7 +12,7 @@ import (
 )
 
 // errTooDeep is the error of JSON with more levels of nesting than any object has.
-var errTooDeep = errors.New("too many levels")
+var errTooDeep = errors.New("too many levels of nesting")
 
 // parseJSON parses a JSON text into the tree that the YAML parser would return, without lines, in
 // less than half of the time. It returns nil for every other text, so that the YAML parser reports

@@ -85,8 +85,8 @@ func service(path string, addresses ...string) store.SourceInput {
 }
 
 // TestSource_FromDiscoveryd reads objects and services from another outrider-discoveryd, whose
-// changes arrive. The source keeps them while the server is down, and those that are missing after
-// its restart until a reload.
+// changes arrive. While the server is down, the source retains the objects and services. If some
+// are missing after the server's restart, the source retains them until a reload.
 func TestSource_FromDiscoveryd(t *testing.T) {
 	t.Parallel()
 	own, end := serve(t, "", folder(t))

@@ -283,8 +283,8 @@ func (s *Server) departed(e *WorkloadEntry, quiet silence, expired map[string]ti
 	return func(ctx context.Context) error { return s.remove(ctx, e, reasonDisconnected) }
 }
 
-// claims returns the necessary writes for a host with a stream: a claim of its entry, or its
-// health. Callers hold mu.
+// claims returns the necessary writes for a host with a stream: one that makes this server the
+// owner of the host's WorkloadEntry, or one of the host's health. Callers hold mu.
 func (s *Server) claims(h *host, e *WorkloadEntry, expired map[string]time.Time,
 	now time.Time) []job {
 	own := e != nil && e.Controller == s.instance && e.connected()
