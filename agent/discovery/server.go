@@ -121,7 +121,8 @@ func New(options Options) (*Server, error) {
 	s.config = &configuration{namespace: options.Settings.Namespace,
 		store: newStore(options, s.check(),
 			lastGood), held: lastGood.Objects, away: lastGood.MissingPaths,
-		folders: lastGood.PolicyFolderInodes, policies: lastGood.PolicyCountsByFile, lost: lastGood.PolicyRecordsIncomplete}
+		folders:  lastGood.PolicyFolderInodes,
+		policies: lastGood.PolicyCountsByFile, lost: lastGood.PolicyRecordsIncomplete}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
@@ -130,7 +131,9 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateEnvoyFilters: check.unlinked, AwaitPaths: o.AwaitFiles,
 		LastGood: lastGood.Objects, MissingPaths: lastGood.MissingPaths,
-		PolicyFolderInodes: lastGood.PolicyFolderInodes, PolicyCountsByFile: lastGood.PolicyCountsByFile, PolicyRecordsIncomplete: lastGood.PolicyRecordsIncomplete,
+		PolicyFolderInodes:      lastGood.PolicyFolderInodes,
+		PolicyCountsByFile:      lastGood.PolicyCountsByFile,
+		PolicyRecordsIncomplete: lastGood.PolicyRecordsIncomplete,
 		TolerateUnknownFields: o.FilesMayHaveBeenServed &&
 			!lastGood.WriterRefusedUnknownFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
 }

@@ -149,7 +149,7 @@ func TestUndrain_SaysWhatItWaitsFor(t *testing.T) {
 		if live, _, _ := h.s.Live(); live.NextEpochWaitReason != "waiting for epoch 0 to finish "+
 			"draining, 1 "+
 			"client connection left" {
-			t.Errorf("readers are told %q", live.NextEpochWaitReason)
+			t.Errorf("reason to wait for the next epoch: %q", live.NextEpochWaitReason)
 		}
 		a := <-done
 		if a.err != nil || len(told) < 2 || !strings.HasPrefix(told[0], "8s ") {
@@ -157,7 +157,7 @@ func TestUndrain_SaysWhatItWaitsFor(t *testing.T) {
 		}
 		h.expectServes()
 		if live, _, _ := h.s.Live(); live.NextEpochWaitReason != "" {
-			t.Errorf("readers are told %q", live.NextEpochWaitReason)
+			t.Errorf("reason to wait for the next epoch: %q", live.NextEpochWaitReason)
 		}
 	})
 }

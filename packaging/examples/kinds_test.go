@@ -69,8 +69,8 @@ var kinds = []struct{ name, text string }{
 		"`failStrategy: FAIL_OPEN` it passes without the plugin. In the phases AUTHN and AUTHZ that\n" +
 		"is so only while the module's code fails. A changed plugin whose module is missing or cut\n" +
 		"off, or refused by Envoy, leaves the former one in force.\n" +
-		"With an upstream server, a new one whose module cannot be fetched leaves the listeners of\n" +
-		"before in force.\n" +
+		"With an upstream server, a new one with `FAIL_OPEN` whose module cannot be fetched leaves\n" +
+		"the listeners of before in force.\n" +
 		"mesh-problems says why. A server at a loopback, link-local or metadata address is\n" +
 		"asked only if a ServiceEntry has its host or address. Its apiVersion is\n" +
 		"extensions.istio.io/v1alpha1."},

@@ -194,7 +194,8 @@ func Write(path string, state State) error {
 	out := written{Version: version, Mesh: state.MeshConfig,
 		Checked: state.WriterRefusedUnknownFields,
 		Objects: objects,
-		Away:    state.MissingPaths, Folders: state.PolicyFolderInodes, Policies: state.PolicyCountsByFile, Lost: state.PolicyRecordsIncomplete}
+		Away:    state.MissingPaths, Folders: state.PolicyFolderInodes,
+		Policies: state.PolicyCountsByFile, Lost: state.PolicyRecordsIncomplete}
 	if state.RevertedByOldAgent != nil {
 		out.Refused, out.RefusedMesh = state.RevertedByOldAgent.objects, state.RevertedByOldAgent.mesh
 	}
