@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// socketFault returns the error for a key whose socket cannot be bound.
+// socketFault returns the error for a configuration key whose socket cannot be bound.
 func socketFault(loaded *config.Loaded, key, path string, err error) error {
 	fix := "or take another path"
 	switch {

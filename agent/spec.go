@@ -15,13 +15,14 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// specMaker makes the spec of an epoch from a configuration.
+// specMaker makes the spec of an epoch from a configuration. The supervisor starts Envoy from it.
 type specMaker struct {
 	blueprint.Builder
 	link  *epoch.KeeperLink // the keeper runs Envoy with --version and --mode validate
 	cache string            // file in which inspect caches its result
 	log   *slog.Logger
-	// process returns what the mesh configuration sets for Envoy's process.
+	// process returns the number of worker threads and the environment that the mesh configuration
+	// sets for Envoy.
 	process func(ctx context.Context, c *config.Config,
 		node config.Node) blueprint.EnvoyProcessSettings
 
@@ -34,7 +35,8 @@ type wanted struct {
 	binary *envoy.Binary // the zero value if Envoy is disabled
 	files  []string      // files that Envoy reads at its start; the agent watches them
 	grpc   []byte        // content of [xds] grpc_bootstrap_file; nil: none
-	// accepted must be called once the epoch is live, unless it is nil.
+	// accepted records that Envoy uses the bootstrap of the upstream server. It must be called once
+	// the epoch is live; nil: there is no such bootstrap.
 	accepted func()
 }
 
@@ -172,8 +174,8 @@ const (
 	bootstrapCacheName = "bootstrap.json"    // see bootstrap.RenderProgram
 )
 
-// newSpecMaker returns the maker of this host. It caches the output of outrider-bootstrap in the
-// state directory.
+// newSpecMaker returns a specMaker that uses the properties of this host, and caches the output of
+// outrider-bootstrap in the state directory.
 func newSpecMaker(b *base, c *config.Config, link *epoch.KeeperLink, boots *bootstraps) *specMaker {
 	program := &bootstrap.RenderProgram{CachePath: filepath.Join(c.Paths.StateDir,
 		bootstrapCacheName),

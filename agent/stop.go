@@ -33,7 +33,7 @@ func restarted(ctx context.Context, log *slog.Logger) bool {
 	return job == systemd.JobRestart
 }
 
-// agentEnd says how the agent ends.
+// agentEnd controls the end of the agent, and whether Envoy continues serving.
 type agentEnd struct {
 	stopping atomic.Bool
 	restarts atomic.Bool   // systemd restarts the agent; Envoy continues serving

@@ -31,7 +31,8 @@ type views struct {
 	connections status.ConnectionMetrics
 }
 
-// composed are the parts that views and operations show and change.
+// composed has the components of the agent whose state the HTTP servers and operations report or
+// change.
 type composed struct {
 	state    *reloadState
 	life     *agentEnd

@@ -87,7 +87,7 @@ func (o xdsObserver) OnNack(stream xds.Stream, refusal xds.Refusal) {
 	sentence := describeRefusal(refusal, origins)
 	level := slog.LevelError
 	if len(origins) > 0 {
-		// It is also logged as a problem of the mesh configuration, with file and line.
+		// The refusal is also logged as a problem of the mesh configuration, with file and line.
 		level = slog.LevelDebug
 	}
 	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID,

@@ -23,7 +23,8 @@ type Input struct {
 	AdminSocket string
 	Discovery   Discovery
 	SDSSocket   string // path of the SDS socket; "" = none
-	// path of the SDS socket for credentials; "" = SDSSocket
+	// CredentialSocket is the path of the SDS socket for credentials other than the workload's
+	// certificate; "" = SDSSocket serves them, too.
 	CredentialSocket string
 	// HostSDSSocket is the socket of an SDS server of the host for credentials sds://NAME; "" =
 	// none.
@@ -77,8 +78,8 @@ type Node struct {
 	DNSCapture       bool   // a DNS proxy answers for mesh hosts
 	// ProxyConfig is Istio's ProxyConfig as JSON, for an istiod; nil = none.
 	ProxyConfig map[string]any
-	// DisableInternalTelemetry is the metadata DISABLE_INTERNAL_TELEMETRY, for templates and
-	// servers.
+	// DisableInternalTelemetry is the node metadata DISABLE_INTERNAL_TELEMETRY, which discovery
+	// servers and templates read.
 	DisableInternalTelemetry bool `json:"DisableInternal"`
 	// Metadata overrides the metadata made from the other fields.
 	Metadata map[string]any

@@ -33,8 +33,8 @@ type RenderProgram struct {
 	Path        string        // "" = found automatically
 	CPULimit    time.Duration // maximum CPU time; 0 = 20 s
 	MemoryLimit uint64        // maximum memory in bytes; 0 = 512 MiB
-	// CachePath is the path of a file (mode 0600) with the last result that is not Secret; "" =
-	// none.
+	// CachePath is the path of a file (mode 0600) for the last result. Results of requests with
+	// ResultIsSecret are not stored; "" = none.
 	CachePath string
 	// ExpectedVersion is the expected version of the program; results of another one are not
 	// cached.

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// accepted returns both ends of a TCP connection whose client socket was created by a user.
+// accepted returns both ends of a TCP connection whose client socket the user uid created.
 func accepted(t *testing.T, uid int, listen, dial string) (server, client net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", listen)

@@ -13,7 +13,7 @@ func NearestWord(word string, candidates []string) string {
 	return NearestWordWithin(word, candidates, max(1, len(word)/3))
 }
 
-// NearestWordWithin is like NearestWord but permits at most most edits.
+// NearestWordWithin is like NearestWord but permits up to maxDistance edits.
 func NearestWordWithin(word string, candidates []string, maxDistance int) string {
 	best, bestDistance := "", maxDistance+1
 	for _, candidate := range candidates {

@@ -6,8 +6,8 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// ConnectionMetrics counts the connections that the agent's addresses evicted or refused, by the
-// name of the address (prometheus.Collector).
+// ConnectionMetrics counts the connections that the agent's HTTP servers refused, or closed in
+// favour of others (evicted), by the name of the server (prometheus.Collector).
 type ConnectionMetrics map[string]interface{ ConnectionStats() admission.Stats }
 
 var (

@@ -98,8 +98,8 @@ func (d *dumps) roundTrip(
 	return response, nil
 }
 
-// enter waits for a slot. If the slot is later given to another client, body can no longer be read,
-// and the client's connection is closed.
+// enter waits for a slot. If another client later takes over the slot, body can no longer be read,
+// and the connection of the client that had the slot is closed.
 func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 	key, conn, pool := admission.KeyFromContext(ctx), admission.ConnFromContext(ctx), d.others
 	if d.gate.isTrusted(key) {

@@ -21,7 +21,7 @@ const tooMany = "HTTP/1.1 503 Service Unavailable\r\n" +
 	"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n" +
 	"Content-Length: 53\r\n\r\nthere are too many connections of this user or host\r\n"
 
-// gate admits connections by user and host.
+// gate limits the connections to one address, in total and for each local user and remote host.
 type gate struct {
 	trusted                   []uint32
 	privileged, local, remote *admission.Pool

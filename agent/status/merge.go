@@ -88,7 +88,8 @@ func (m *merged) hold(source string, families []*dto.MetricFamily) {
 func (m *merged) holdText(held heldSource, family *dto.MetricFamily, text []byte) {
 	key := m.key(family)
 	all, ok := held.families[key]
-	if ok && all.name != family.GetName() { // key removes _total of counters: the types differ
+	// the key is the same, but one is the counter x_total and the other one x, of another type
+	if ok && all.name != family.GetName() {
 		m.dropped(held.name, dropType, 1)
 		return
 	}

@@ -53,7 +53,7 @@ type merger struct {
 	client      *http.Client
 	slots       *admission.Pool
 
-	// metrics about scrapes, gathered last so that they include this one
+	// metrics about scrapes, gathered last so that they include the current scrape
 	own     *prometheus.Registry
 	failed  *prometheus.CounterVec
 	dropped *prometheus.CounterVec
@@ -166,8 +166,8 @@ func (m *merger) write(ctx context.Context, envoyDone *sync.WaitGroup, merged *m
 	return merged.end()
 }
 
-// nameAsIstio renames a metric family of Istio to its name in Istio. Envoy prefixes the names of
-// custom statistics with their namespace; Istio's build of Envoy omits the prefix of istiocustom.
+// nameAsIstio removes the prefix envoy_istiocustom_ of a metric family. Envoy adds it to the
+// statistics of Istio's extensions; Istio's build of Envoy does not.
 func nameAsIstio(family *dto.MetricFamily) {
 	if name, ok := strings.CutPrefix(family.GetName(), "envoy_istiocustom_"); ok && name != "" {
 		family.Name = &name

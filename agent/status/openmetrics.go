@@ -47,7 +47,7 @@ func (o *openMetricsReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// convert appends the converted line.
+// convert converts a line and appends the result to ready.
 func (o *openMetricsReader) convert(line string) {
 	if line == "# EOF" {
 		o.err = io.EOF
@@ -132,7 +132,7 @@ func (o *openMetricsReader) sample(line string) {
 	o.put(line[:end], " ", strings.TrimSpace(value))
 }
 
-// labelsEnd returns the offset behind the name and labels of a sample.
+// labelsEnd returns the offset of the first byte after the name and labels of a sample.
 func labelsEnd(line string) int {
 	quoted, open := false, false
 	for i := 0; i < len(line); i++ {

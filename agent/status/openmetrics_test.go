@@ -73,8 +73,8 @@ func FuzzOpenMetrics(f *testing.F) {
 	})
 }
 
-// In OpenMetrics, a counter and another one with the same name and _total are both exported. Envoy
-// has such a pair: upstream_rq, by response code, and upstream_rq_total.
+// In OpenMetrics, two counters x and x_total are both exported. Envoy has such a pair: upstream_rq,
+// by response code, and upstream_rq_total.
 func TestMergedMetrics_OpenMetricsKeepsTotalBesideItsPrefix(t *testing.T) {
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats/prometheus": `# TYPE envoy_rq counter

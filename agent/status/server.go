@@ -46,7 +46,7 @@ type Server struct {
 // probesAtATime bounds the sockets that a flood of requests to /app-health opens.
 const probesAtATime = 64
 
-// conditionStatus is active while the address cannot be bound.
+// conditionStatus is active while the status address cannot be bound.
 const conditionStatus = "status-address-unavailable"
 
 // NewServer returns a server that listens once Run is called.
@@ -59,7 +59,7 @@ func NewServer(options Options) *Server {
 	return s
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (s *Server) Name() string { return "status" }
 
 // APIServerAddress returns the address that the server listens on, or "" before it does.

@@ -44,7 +44,7 @@ type Config struct {
 // request; the others are forwarded, except hop-by-hop ones.
 type Probe = config.Probe
 
-// Limits of both servers. The status address is open to the network.
+// Limits of the status server and the admin view. The status address is open to the network.
 const (
 	answerTime     = 5 * time.Second // within which a client must have read a response
 	bindRetryAfter = time.Second

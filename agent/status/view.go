@@ -29,7 +29,7 @@ type AdminViewOptions struct {
 	Config      AdminViewConfig
 	Proxy       Proxy
 	Epochs      Epochs
-	TrustedUIDs []uint32 // local users whose connections count to limits of their own
+	TrustedUIDs []uint32 // local users whose connections have separate limits
 	Conditions  *condition.Registry
 	Logger      *slog.Logger
 }
@@ -59,7 +59,7 @@ type AdminView struct {
 	serving  sync.WaitGroup
 }
 
-// conditionView is active while the port cannot be bound.
+// conditionView is active while the port of the admin view cannot be bound.
 const conditionView = "admin-port-unavailable"
 
 // NewAdminView returns a view that listens once Run is called.
@@ -75,7 +75,7 @@ func NewAdminView(options AdminViewOptions) *AdminView {
 	return v
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (v *AdminView) Name() string { return "admin-view" }
 
 // APIServerAddress returns the address that the view listens on, or "".
@@ -121,8 +121,8 @@ func (v *AdminView) Run(ctx context.Context) error {
 	}
 }
 
-// retry updates the view. It binds the configured port unless the view listens, is disabled or
-// leaves the port to Envoy. It returns false if binding failed.
+// retry calls update, and then binds the configured port unless the view listens already, is
+// disabled or leaves the port to Envoy. It returns false if binding failed.
 func (v *AdminView) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -19,7 +19,7 @@ const (
 	typeAccess  = "urn:ietf:params:oauth:token-type:access_token"
 	typeJWT     = "urn:ietf:params:oauth:token-type:jwt"
 	formType    = "application/x-www-form-urlencoded"
-	maximumBody = 64 << 10 // of a request and of the token file
+	maximumBody = 64 << 10 // bytes of a request, and of the token file
 )
 
 // routes returns the handler of /token and /stsStatus, the paths that Istio's agent uses.

@@ -91,7 +91,7 @@ func (s *Server) Stats() Stats {
 }
 
 const (
-	// conditionAddress is active while the port cannot be bound.
+	// conditionAddress is active while Options.Address cannot be bound.
 	conditionAddress = "sts-address-unavailable"
 	// conditionFailed is active after a failed exchange until the next successful one.
 	conditionFailed = "token-exchange-failed"

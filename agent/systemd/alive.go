@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	extendBy    = 30 * time.Second // by how much a long phase extends the timeout, from now
+	extendBy    = 30 * time.Second // value of EXTEND_TIMEOUT_USEC=: the timeout from now on
 	extendEvery = 5 * time.Second
 	patience    = 10 * time.Second // timeout of Options.Ping without a watchdog
 )
@@ -86,9 +86,10 @@ func (n *Notifier) alive() {
 	}
 }
 
-// extended returns the lines that begin a long phase. EXTEND_TIMEOUT_USEC= alone would also extend
-// the watchdog (service_extend_timeout in src/core/service.c) and delay the detection of a hang.
-// systemd processes WATCHDOG= of the same message last, which restores the watchdog's interval.
+// extended returns the lines of a message that extends the unit's timeout. EXTEND_TIMEOUT_USEC=
+// alone would also extend the watchdog (service_extend_timeout in src/core/service.c) and delay the
+// detection of a hang. systemd processes WATCHDOG= of the same message last, which restores the
+// watchdog's interval.
 func (n *Notifier) extended() []string {
 	if n.watchdog > 0 {
 		return []string{watchdogFed, extension}

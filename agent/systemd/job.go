@@ -65,8 +65,8 @@ func (m Manager) Unit() (string, error) {
 	return unitOf(string(content))
 }
 
-// unitOf returns the service in the content of /proc/PID/cgroup (cgroups(7)). Only the line 0:: is
-// for version 2, which systemd uses. A unit may contain nested control groups.
+// unitOf returns the service in the content of /proc/PID/cgroup (cgroups(7)). The line that begins
+// with 0:: has the path in cgroup v2, which systemd uses. A unit may contain nested control groups.
 func unitOf(content string) (string, error) {
 	for line := range strings.Lines(content) {
 		group, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")

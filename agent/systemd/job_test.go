@@ -72,7 +72,7 @@ func startBus(t *testing.T) string {
 type serviceManager struct {
 	unit string        // name of the unit, escaped for an object path; "" = outrider.service
 	kind string        // type of the job; "" = no job
-	wait chan struct{} // if set, it does not reply until this is closed
+	wait chan struct{} // if not nil, replies wait until it is closed
 }
 
 const jobPath = "/org/freedesktop/systemd1/job/7"

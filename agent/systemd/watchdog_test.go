@@ -28,11 +28,11 @@ func TestExtensionLeavesTheWatchdog(t *testing.T) {
 	}
 }
 
-// The watchdog is fed only while the loop responds.
+// The watchdog is fed only while the control loop responds.
 func TestWatchdog(t *testing.T) {
 	m := newManager(t)
 	var stuck atomic.Bool
-	held := make(chan struct{}, 10000) // one element per ping
+	held := make(chan struct{}, 10000) // one element per ping that hangs
 	n := newNotifier(t, Options{
 		Environment: m.environment("WATCHDOG_USEC=100000", "WATCHDOG_PID="+strconv.Itoa(os.Getpid())),
 		Ping: func(ctx context.Context) error {

@@ -53,7 +53,7 @@ type Checker struct {
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]remembered
-	// last error of the process, which Check returns until retry instead of starting it
+	// last error of the process; until the time retry, Check returns it and starts no process
 	failed error
 	retry  time.Time
 }
@@ -65,7 +65,7 @@ type CheckResult struct {
 	Err      error
 }
 
-// remembered is a cached CheckResult. One with Err expires at retry.
+// remembered is a cached CheckResult. If its Err is not nil, it expires at the time retry.
 type remembered struct {
 	CheckResult
 	retry time.Time
@@ -124,9 +124,9 @@ func (c *Checker) Check(configs []Config) []CheckResult {
 	return answers
 }
 
-// answer passes questions, sorted by size, to a process. If that fails although the process works
-// for probe (works), it repeats this for the smaller and the larger half, so that the result of one
-// expensive question does not become that of the others.
+// answer passes questions, sorted by size, to a process. If the process fails, although it answers
+// probe, answer repeats this for each half of the questions, so that one expensive question causes
+// no error for the others. works reports whether the process has already answered probe.
 func (c *Checker) answer(ctx context.Context, questions []question, works bool) {
 	found, err := c.run(ctx, questions)
 	if err != nil && !works {

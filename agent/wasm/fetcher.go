@@ -40,13 +40,13 @@ const (
 // fileDelays debounce the events of files, which may be written slowly.
 var fileDelays = watch.Delays{Debounce: 500 * time.Millisecond, MaxDelay: 5 * time.Second}
 
-// Source is what a Fetcher fetches.
+// Source identifies a module that a Fetcher fetches.
 type Source struct {
 	URL    string // file://, http://, https:// or oci://
 	SHA256 string // hexadecimal; "": any
 	// file with the credentials of registries, a Docker configuration (JSON); "": none
 	SecretFile string
-	// a changed text makes the Fetcher fetch the module again; "": it is fetched once
+	// if the value changes, the Fetcher fetches the module again; "": it fetches the module once
 	ConfigVersion string `json:"Version"`
 }
 
@@ -64,7 +64,7 @@ type FetcherOptions struct {
 	Logger             *slog.Logger           // nil: nothing is logged
 }
 
-// Fetcher fetches modules in the background: Require sets which ones, and Module returns a module
+// Fetcher fetches modules in the background: SetSources sets which ones, and Module returns one
 // that has already been fetched. A failed fetch is repeated, and a changed file is read again. Its
 // methods may be called concurrently.
 type Fetcher struct {
@@ -75,7 +75,7 @@ type Fetcher struct {
 	// its context.
 	fetches  singleflight.Group
 	files    *watch.Notifier // watches the files that are modules
-	required chan struct{}   // SetSources or RereadFiles has changed the entries
+	required chan struct{}   // signals that SetSources or RereadFiles has changed entries
 	changed  chan struct{}
 
 	// Used only by Run's goroutine.
@@ -88,7 +88,7 @@ type Fetcher struct {
 	omitted map[Source]bool // required sources beyond maxSources
 }
 
-// entry is a module.
+// entry is the state of one module.
 type entry struct {
 	code    []byte // nil: none yet
 	due     time.Time
@@ -99,7 +99,7 @@ type entry struct {
 	err     error // error of the last attempt
 }
 
-// NewFetcher returns a Fetcher with the modules that a previous Fetcher stored in the file.
+// NewFetcher returns a Fetcher with the modules that a previous Fetcher stored in options.File.
 func NewFetcher(options FetcherOptions) *Fetcher {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -182,7 +182,8 @@ func (e *entry) refetch() {
 	e.retries.Reset()
 }
 
-// RereadFiles reads the modules in files again, and fetches those that failed. It does not block.
+// RereadFiles makes the Fetcher read the modules in files again, and immediately retry the fetches
+// of modules that it lacks. It does not block.
 func (f *Fetcher) RereadFiles() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

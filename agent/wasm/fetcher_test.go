@@ -64,7 +64,7 @@ func (r *rig) start(file string) {
 	r.t.Cleanup(r.stop)
 }
 
-// gets waits until a module is there, and returns it.
+// gets waits until a module has been fetched, and returns it.
 func (r *rig) gets(from wasm.Source) []byte {
 	r.t.Helper()
 	var code []byte

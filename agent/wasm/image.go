@@ -118,7 +118,7 @@ func manifest(
 	}
 }
 
-// readAll reads at most most bytes of content and verifies its digest.
+// readAll reads the content that a descriptor describes, up to most bytes, and verifies its digest.
 func readAll(body io.ReadCloser, of image.Descriptor, most int64) ([]byte, error) {
 	defer func() { _ = body.Close() }()
 	if of.Size > most {

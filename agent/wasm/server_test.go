@@ -112,7 +112,7 @@ func TestImage_HostileRegistries(t *testing.T) {
 	zeros := make([]byte, 1<<20)
 	forever := func(w http.ResponseWriter, q *http.Request) { endless(w, q, 0, zeros) }
 	for name, c := range map[string]struct {
-		at      string // part of the path whose answers are replaced
+		at      string // handler answers the requests whose paths contain this
 		handler http.HandlerFunc
 		err     string
 	}{

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/agent/recordfile"
 )
 
-// format is that of the file: the source of each module precedes the module.
+// format is the format of FetcherOptions.File. For each module it has two records: the Source, and
+// then the code.
 var format = recordfile.Format{Header: "outrider wasm modules 1\n", MaxBytes: maxTotal + 1<<20}
 
 const (

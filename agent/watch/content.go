@@ -26,13 +26,13 @@ const (
 	unknown // not read yet
 )
 
-// content is what is known of a path's content, in comparable form.
+// content describes the content of a path. If two are equal, the content has not changed.
 type content struct {
 	kind  kind
 	sum   [sha256.Size]byte // hash of a file's content
 	stamp stamp             // stamp of a file whose content is not hashed
-	// looks counts possible changes of a file that its stamp does not show; used with
-	// Options.ReportWithoutReading.
+	// looks is incremented whenever a file that is not read (Options.ReportWithoutReading) may have
+	// changed, even if its stamp is the same.
 	looks int
 }
 
@@ -76,10 +76,10 @@ func lstat(path string) stamp {
 	return stampOf(info)
 }
 
-// readContent hashes the file at path, which contains no symbolic links. If the file's stamp is
-// still then, it returns before instead. If unread is set, it does not hash the file, but counts it
-// as changed unless its stamp is still then. The returned stamp is zero if the change time is too
-// recent to be trusted.
+// readContent hashes the file at path, which contains no symbolic links. before and then are the
+// content and the stamp at the last read: if the stamp is the same, readContent returns before. If
+// unread is set, it does not hash the file, but counts it as changed if the stamp differs. The
+// returned stamp is zero if the change time is too recent to be trusted.
 func readContent(path string, before content, then stamp, unread bool) (content, stamp) {
 	info, err := os.Lstat(path)
 	now := stampOf(info)

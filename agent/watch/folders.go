@@ -15,7 +15,8 @@ import (
 )
 
 // folders are the paths that inotify watches. Its methods may be called by any goroutine. They hold
-// mu during system calls, which costs nothing, because fsnotify holds a lock of its own then.
+// mu while they call fsnotify. This costs no concurrency, because fsnotify locks its system calls,
+// too.
 type folders struct {
 	logger *slog.Logger
 
@@ -23,9 +24,9 @@ type folders struct {
 	inner   *fsnotify.Watcher       // nil before Run, and if inotify is not available
 	add     func(path string) error // inner.Add; replaced in tests
 	watched map[string]stamp        // identity (device and inode) of each path when its watch began
-	// shared has the paths of each identity. Only the first of them is added to fsnotify, because
-	// it stores one path per inode. It panics if a path is added again that has become another name
-	// of a watched inode.
+	// shared has the paths of each identity. Only the first of them is added to fsnotify, which
+	// stores one path per inode, and panics if a path that it has is added after the path became
+	// another name of a watched inode.
 	shared map[stamp][]string
 	// warned has the reasons of warnings that were logged: paths of folders that cannot be watched;
 	// paths with "/..." appended that contain too many entries; "" for the limit of watches.
@@ -49,7 +50,7 @@ func (f *folders) watch(path string, entries bool) bool {
 	}
 	switch err := f.start(path, now); {
 	case err == nil:
-	case absence(err): // path was removed or replaced, for which there is an event of its folder
+	case absence(err): // path was removed or replaced: inotify reports that for its folder
 	default:
 		if entries || !errors.Is(err, fs.ErrPermission) {
 			f.warn(path, err)
@@ -85,8 +86,8 @@ func (f *folders) addOnly(path string, identity stamp) error {
 	return err
 }
 
-// names returns all watched paths of the file to which an event belongs. Its inode, or that of its
-// folder, may have several.
+// names returns all watched paths of the file to which an event belongs. There may be several,
+// because the file or its folder has hard links or is mounted more than once.
 func (f *folders) names(path string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,7 +193,7 @@ func (f *folders) drop(path string) {
 	if known {
 		_ = f.inner.Remove(path) // fails if the kernel has ended the watch already
 		for len(others) > 0 && f.addOnly(others[0], identity) != nil {
-			// the inode's next path was removed, for which there is an event of its folder
+			// this path was removed, too: inotify reports that for its folder
 			delete(f.watched, others[0])
 			others = others[1:]
 		}

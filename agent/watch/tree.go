@@ -151,7 +151,7 @@ func (t *tree) event(of event) (concerns bool) {
 }
 
 // mounted records that file systems were mounted or unmounted at points, and reports whether a path
-// of Set must be scanned because of that.
+// of SetPaths must be scanned because of that.
 func (t *tree) mounted(points []string) (concerns bool) {
 	t.folders.remounted(points)
 	for _, r := range t.roots {
@@ -175,8 +175,8 @@ func (t *tree) due() bool {
 
 func (r *root) due() bool { return r.job == nil && (r.stale || len(r.written) > 0) }
 
-// polled reports whether a path of SetPaths must be polled. If due is set, the next scan includes
-// all paths that must be polled.
+// polled reports whether a path of SetPaths must be polled. If due is set, the time of the poll has
+// come, and polled makes the next scan include these paths.
 func (t *tree) polled(due bool) (polled bool) {
 	for _, r := range t.roots {
 		if r.polled && r.job == nil {

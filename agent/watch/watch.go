@@ -72,7 +72,8 @@ type Options struct {
 	// files.
 	Suffixes []string
 	// ReportWithoutReading leaves reading to the receiver of changes. A written file is reported
-	// even if its content is equal, and once more when its change time can be trusted.
+	// even if its content is equal, and a second time once a further write would change its change
+	// time.
 	ReportWithoutReading bool
 	Logger               *slog.Logger // nil: no log
 }

@@ -39,7 +39,7 @@ func TestDebouncer(t *testing.T) {
 			t.Errorf("after the longest delay: waits %v", wait)
 		}
 		burst.reset()
-		debounce = 10 * time.Millisecond // as after a reload of the configuration
+		debounce = 10 * time.Millisecond // changed between two bursts, as by a reload
 		delays.Store(&Delays{debounce, maxDelay})
 		if wait := burst.touch(time.Now()); wait != debounce {
 			t.Errorf("next burst: waits %v", wait)

@@ -66,8 +66,8 @@ func withStatus(err error) error {
 	return err
 }
 
-// own counts a stream as one of its client's identity, until leave is called. The error is a gRPC
-// status.
+// own counts a stream against the limit of its client's identity until leave is called. The error
+// is a gRPC status.
 func (s *Server) own(st *stream, identity string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 )
 
 // The clients of a benchmark run in another process, which executes this test binary again. So only
-// resources used by the server are measured.
+// the CPU time and memory of the server are measured.
 const (
 	benchTarget = "OUTRIDER_XDS_BENCH_TARGET"
 	benchCount  = "OUTRIDER_XDS_BENCH_CLIENTS"

@@ -123,8 +123,8 @@ func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 	}
 }
 
-// TestSecrets_HiddenAfterRefusal has a client that may not receive secrets refuse a cluster. The
-// snapshot that Feed.Refuse returns must not make the session send secrets to it.
+// TestSecrets_HiddenAfterRefusal: a client refuses a cluster, and may not receive secrets. The
+// session then continues with the snapshot that Feed.Refuse returns, but without its secrets.
 func TestSecrets_HiddenAfterRefusal(t *testing.T) {
 	p := newTable(t, true)
 	p.session.visible = func(s *resource.Snapshot) *resource.Snapshot {

@@ -31,7 +31,7 @@ var errVersionsUTF8 = errors.New("initial_resource_versions has a string that is
 // decode decodes a request, which must be empty before.
 func (r *deltaRequest) decode(raw []byte) error {
 	others := raw // fields that are not decoded yet, followed by rest
-	text := ""    // copy of the message from the first version on
+	text := ""    // copy of the message from the first entry of the map on
 	for rest := raw; len(rest) > 0; {
 		number, kind, value, size := consumeField(rest)
 		if size < 0 {
@@ -44,7 +44,7 @@ func (r *deltaRequest) decode(raw []byte) error {
 				}
 			}
 			if r.versions == nil {
-				const least = 32 // bytes of an entry, so that short ones cannot reserve much memory
+				const least = 32 // estimated minimum size of an entry: bounds the reserved memory
 				r.versions = make(map[string]string, len(rest)/max(size, least))
 				text = string(rest)
 			}
@@ -89,9 +89,9 @@ func (r *deltaRequest) addVersion(raw []byte, text string) error {
 	return nil
 }
 
-// consumeField returns the first field of a message, and its size with the tag. The value is at the
-// field's end; it is nil unless it has a length. A negative size is an error of
-// protowire.ParseError.
+// consumeField returns the first field of a message, and its size with the tag. value is the last
+// part of the field; it is nil unless the field is length-delimited. A negative size is an error
+// code for protowire.ParseError.
 func consumeField(raw []byte) (number protowire.Number, kind protowire.Type, value []byte, size int) {
 	number, kind, tag := protowire.ConsumeTag(raw)
 	if tag < 0 {

@@ -7,14 +7,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Envoy stores an extension configuration as the last one of its name even if it refuses the
-// configuration. Then it also refuses listeners that name the extension, until it receives a
-// different configuration; the refused one, sent again, would be accepted without effect. For this
-// reason each response contains one configuration, so that it is clear which one was refused. After
-// the refusal, the accepted version is sent again or, without one, a removal, after which the
-// default configuration in the listener applies. Listeners wait until this is acknowledged. If only
-// the version number of the accepted configuration is known, from an earlier stream, it cannot be
-// sent again.
+// Envoy remembers the last configuration of an extension that it received, even if it refused it.
+// It then refuses listeners that name the extension until it receives a different configuration;
+// if it receives the refused one again, it accepts that without effect. Therefore each response
+// contains one configuration, so that it is clear which one was refused. After the refusal, the
+// accepted version is sent again. If there is none, a removal is sent, after which the default
+// configuration in the listener applies. Listeners wait until Envoy has acknowledged this. An
+// accepted configuration of which only the version is known, from an earlier stream, cannot be sent
+// again.
 
 // oneByOne reports whether each response contains at most one resource of the type.
 func (w *watch) oneByOne() bool { return w.typeURL == resource.ExtensionType }
@@ -68,9 +68,9 @@ func (s *session) accept(r *response) {
 	}
 }
 
-// handleRestoring processes the client's refusal of a response, and returns true, if the refusal
-// says nothing about new resources: the response has the accepted version of an extension, or has
-// listeners while an extension is being restored. For other responses it returns false.
+// handleRestoring processes the client's refusal of a response that restores the accepted version
+// of an extension, or that has listeners while an extension is being restored, and returns true.
+// Such a refusal concerns no new resources. For other responses it returns false.
 func (s *session) handleRestoring(w *watch, r *response) bool {
 	switch {
 	case w.typeURL == resource.ListenerType && s.restoring():

@@ -73,7 +73,7 @@ func FuzzSession(f *testing.F) {
 			if sent != nil {
 				w = p.session.watches[sent.typeURL]
 			}
-			// without a response to send, the client accepts one that is still unanswered
+			// if the session sends nothing, the client accepts a response that is still unanswered
 			for _, other := range p.session.order {
 				if w == nil && other.inflight != nil {
 					w = other

@@ -32,8 +32,7 @@ func WithHostLimits(options Options) Options {
 
 // connections limits the connections to the Unix sockets of a Sockets.
 type connections struct {
-	// own reports whether a user runs Envoy or the agent, or is root. If it is nil, all users are
-	// treated in this way.
+	// own reports whether a user runs Envoy or the agent, or is root; nil means true for all users.
 	own         func(uid uint32) bool
 	ours, other *admission.Pool
 }

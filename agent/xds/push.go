@@ -183,7 +183,7 @@ func (s *session) build(w *watch, last bool) *response {
 		return s.buildFull(w, last)
 	}
 	if len(w.differs) == 0 && !w.answer && w.trial == nil {
-		return nil // most types, whenever one changes
+		return nil // frequent: a change of one type makes the session check all types
 	}
 	set := s.snapshot.ByType(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
@@ -233,7 +233,7 @@ func (s *session) build(w *watch, last bool) *response {
 		w.differs = map[string]difference{} // frees the memory of a large change
 	}
 	if len(r.resources)+len(r.removed) == 0 && !w.answer {
-		// no suspect of the trial is left to be sent: they were removed or reverted
+		// the trial has no suspected resource left to send: all were removed or reverted
 		if w.trial != nil {
 			w.trial.pass(w)
 			return s.build(w, last)
@@ -255,8 +255,8 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 	r.body = newBody(r.resources, s.delta)
 }
 
-// buildFirst returns the first response of a type. It returns nil if it is unknown of all requested
-// resources whether they exist.
+// buildFirst returns the first response of a type; nil if it is not known yet of any requested
+// resource whether it exists.
 func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names.sorted) == 0 {
 		return nil

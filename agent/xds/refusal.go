@@ -38,7 +38,7 @@ func (r Refusal) OneLine() string {
 // feed retries it, or if the client accepts a secret that may have caused the refusal.
 type refused struct {
 	resource *resource.Resource
-	// version that the client uses instead of the refused one, or that it is sent; nil: none
+	// version that the client has, or that is sent to it, in place of the refused one; nil: none
 	instead *resource.Resource
 	message string
 	since   time.Time
@@ -49,14 +49,14 @@ type refused struct {
 	inherited bool
 }
 
-// has reports whether one is the refused version, and must not be sent again.
+// has reports whether the resource one is the refused version, and must not be sent again.
 func (r *refused) has(one *resource.Resource) bool {
 	return r != nil && !r.again && one != nil && same(r.resource, one)
 }
 
-// target returns the version of a resource that the client should use: the version now in the
-// snapshot, unless the client refused it; otherwise the version held that the client has; or, if it
-// has none, the last accepted version.
+// target returns the version of a resource that the client should use. now is the version in the
+// snapshot, held the one that the client has. target returns now unless the client refused it, then
+// held unless it is nil, and otherwise the last accepted version.
 func (w *watch) target(name string, held, now *resource.Resource) *resource.Resource {
 	r := w.refused[name]
 	switch {
@@ -72,7 +72,7 @@ func (w *watch) target(name string, held, now *resource.Resource) *resource.Reso
 // them. It sends each half of the suspects separately, until the refused resources are isolated and
 // all others accepted.
 type trial struct {
-	groups []map[string]struct{} // groups of suspects; those of the last group were sent
+	groups []map[string]struct{} // resources still suspected; the last group was sent
 	rounds int
 
 	// whole is the refusal of the whole response, which is reported if the trial finds no refused
@@ -229,7 +229,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	nacked := map[string]bool{}
 	for i, name := range report.Resources {
 		now := s.get(w, name)
-		// now: the resource is a suspect of an earlier round, and not in this response
+		// The response may lack the resource: maxRounds made suspects of earlier rounds refused.
 		one := cmp.Or(r.changes[name].after, sent[name], now)
 		if one == nil {
 			continue

@@ -196,8 +196,8 @@ func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 	p.saw("recovered LDS [new]")
 }
 
-// TestRemoval_Envoy moves a listener to a port that is in use, which Envoy refuses, and then
-// renames it with the old port. The old port is served all the time.
+// TestRemoval_Envoy replaces a listener by one on a port that is in use, which Envoy refuses, and
+// then by one with another name on the old port. Envoy serves the old port all the time.
 func TestRemoval_Envoy(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		other, err := net.Listen("tcp", "127.0.0.1:0")

@@ -23,7 +23,7 @@ type session struct {
 	limits   limits
 	patience time.Duration      // maximum wait for the answer to a response
 	snapshot *resource.Snapshot // current snapshot, without the resources that visible removes
-	feed     *resource.Feed     // feed of the snapshot; a newer snapshot may be current there
+	feed     *resource.Feed     // feed of the snapshot, which may already have a newer one
 	client   resource.Client
 	// returns a snapshot without resources that the client may not receive (see visibleOf); nil: it
 	// may receive all
@@ -55,8 +55,8 @@ type reporter interface {
 	notOffered(typeURL string)
 }
 
-// pending reports whether it is unknown yet if a resource exists, so that the client must wait for
-// a response about it.
+// pending reports whether it is not known yet if a resource exists. The client must then wait for a
+// response about the resource.
 func (s *session) pending(w *watch, name string) bool {
 	return s.snapshot.ExistenceUnknown(resource.Key{Type: w.typeURL, Name: name})
 }
@@ -160,8 +160,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 }
 
 // priorVersion returns the version of a resource that a client has from an earlier stream; nil if
-// it has none. If the content of the version is unknown, the result has none. now is the resource
-// of the snapshot.
+// the client has none. If the server no longer has that version, the result has no content. now is
+// the version in the snapshot.
 func (s *session) priorVersion(
 	w *watch, name string, now *resource.Resource, versions map[string]string,
 ) *resource.Resource {

@@ -134,8 +134,8 @@ func (s *Sockets) BindSocket(reload uint64, path string) error {
 }
 
 // SetCurrentPath sets the path in the current configuration, and closes sockets that no
-// configuration or reload needs any more. Until the next call of Configure, the socket of a refused
-// reload remains open, because without a live epoch the supervisor may try the refused
+// configuration or reload needs any more. Until the next call of SetCurrentPath, the socket of a
+// refused reload remains open, because without a live epoch the supervisor may try the refused
 // configuration again.
 func (s *Sockets) SetCurrentPath(path string) {
 	s.mu.Lock()
@@ -154,7 +154,7 @@ func (s *Sockets) SetCurrentPath(path string) {
 }
 
 // ReleaseSockets ends the effect of BindSocket for a reload. The socket remains open until
-// Configure.
+// SetCurrentPath is called.
 func (s *Sockets) ReleaseSockets(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

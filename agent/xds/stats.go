@@ -81,8 +81,8 @@ func (c *counters) pushed(r *response) {
 
 func (c *counters) accepted(r *response, change bool) {
 	if !change {
-		// the client connected after the publication, so the time since then says nothing of a
-		// change
+		// The client connected after the publication, so the time since then does not measure how
+		// fast a change reaches clients.
 		return
 	}
 	c.convergence.Observe(time.Since(r.published))

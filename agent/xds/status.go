@@ -69,8 +69,8 @@ func (st *stream) status() StreamStatus {
 	return status
 }
 
-// holds reports whether the client has a version of a resource, whether it accepts or refuses the
-// unanswered responses.
+// holds reports whether the client certainly has a version of a resource, that is, even if it
+// refuses all unanswered responses.
 func (s *session) holds(w *watch, name string) bool {
 	if r := w.oldest(); r != nil && r.first {
 		return false // the client has not answered its first response yet

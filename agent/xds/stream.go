@@ -46,7 +46,7 @@ type stream struct {
 	shared  *bodies
 
 	registration Registration // nil: the client does not register a workload
-	denied       <-chan error // see Registration.Refused; the channel with the error
+	denied       <-chan error // result of Registration.Refused
 
 	ended chan error  // receives the error because of which the stream must end
 	alarm *time.Timer // wakes the handler's goroutine

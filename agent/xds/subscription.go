@@ -10,9 +10,9 @@ import (
 // options are from WithFleetLimits.
 type FleetSource interface {
 	Source
-	// Subscribe returns the function feed, which returns the feed of a proxy as Feed does, until
-	// end is called. identity is the identity of the client. moved is called when feed may return
-	// another feed than before; it does not block.
+	// Subscribe returns two functions: feed returns the current feed of a proxy, as Source.Feed
+	// does, and end ends the subscription. identity is the identity of the client. moved is called
+	// when feed may return another feed than before; it does not block.
 	Subscribe(node *corev3.Node, identity string, moved func()) (
 		feed func() (*resource.Feed, error), end func())
 }

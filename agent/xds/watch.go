@@ -61,8 +61,9 @@ func (w *watch) wants(name string) bool {
 	return w.wildcard || w.names.has(name)
 }
 
-// note records that the client should have the version now. If differs has no entry for the name,
-// the client is assumed to have the version held. forced demands a response in any case.
+// note records that the client should have the version now of a resource, which is nil if the
+// resource does not exist. Only if differs has no entry for the name yet, held is the version that
+// the client has. forced demands a response even if the two are equal.
 func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	if w.blank {
 		return
@@ -73,7 +74,8 @@ func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	w.hold(name, held, now, forced)
 }
 
-// hold records that the client has the version held of a resource and should have the version now.
+// hold records the version that the client has of a resource (held) and the one that it should have
+// (now); nil is no version.
 func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 	if same(held, now) && !forced {
 		delete(w.differs, name)

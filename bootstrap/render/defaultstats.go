@@ -55,10 +55,10 @@ var (
 
 func fields(expressions string) []string { return strings.Fields(expressions) }
 
-// Patterns of the names of clusters and connection managers (delimited) and of listeners (address).
-// statTags describes where such a name ends in the name of a statistic. What follows must match a
-// selected statistic as a whole. This excludes a cluster's statistics of internal and external
-// responses, which count responses twice, and the statistics of single workers.
+// Patterns of the names of clusters and connection managers (delimited) and of listeners (address)
+// in the names of statistics; see statTags. The whole rest of a statistic's name must be one of the
+// selected ones. This excludes a cluster's statistics of internal and external responses, which
+// count responses twice, and the statistics of single workers.
 const (
 	delimited = `(.*;|[^.]*)`
 	address   = `(\d[\d.]*_\d+|[^.]*)`

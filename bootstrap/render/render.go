@@ -45,7 +45,8 @@ func FromRequest(request bootstrap.Request) (*bootstrap.Rendered, error) {
 	return rendered, nil
 }
 
-// base returns the bootstrap before the override, and its text; nil: the document is to be encoded.
+// base returns the bootstrap before the override, and its text (JSON). If text is nil, the caller
+// must encode the document.
 func base(request bootstrap.Request) (document *value, text []byte, err error) {
 	switch {
 	case request.Custom != nil:

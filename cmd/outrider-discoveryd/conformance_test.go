@@ -80,8 +80,8 @@ func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[str
 		parts.EventuallySees(t, time.Minute, name+" has the resources of files",
 			func() (bool, string) {
 				got, want := resourcesOf(t, server, g.node), maps.Clone(want)
-				// MCP does not transport the status of objects, which marks these WorkloadEntries
-				// as healthy.
+				// MCP does not transport the status of objects. Without their status, some
+				// WorkloadEntries of the corpus do not count as healthy.
 				if name == "mcp" {
 					maps.DeleteFunc(got, unhealthy)
 					maps.DeleteFunc(want, unhealthy)
@@ -186,7 +186,7 @@ func fromMemory(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 	}
 }
 
-// fromXDS delivers the objects of the discovery server files over MCP.
+// fromXDS delivers the objects of a discovery server over MCP; files is that server.
 func fromXDS(t *testing.T, _ group, files *discovery.Server, sink source.Sink) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -50,7 +50,7 @@ type corpusEndpoint struct {
 }
 
 // servicesOf returns the ServiceEntries that Kubernetes Services can express, and the other
-// objects. In these, the host of each such ServiceEntry is replaced by the host of the Service.
+// objects, in which the hosts of these ServiceEntries are replaced by the hosts of the Services.
 func servicesOf(t *testing.T, objects []corpusObject) (services []corpusService,
 	others []corpusObject) {
 	t.Helper()

@@ -40,9 +40,9 @@ func FailingModule() []byte {
 	return assemble("proxy_close_stream", 1, "proxy_on_request_headers", 3, []byte{0, 0x00, 0x0b})
 }
 
-// assemble returns a Wasm module that imports one host function and exports one callback. Their
-// parameters, of the given numbers, and their results are of type i32. body is the code of the
-// callback.
+// assemble returns a Wasm module that imports one host function and exports one callback.
+// importedParameters and parameters are their numbers of parameters. All parameters and results
+// have the type i32. body is the code of the callback.
 func assemble(imported string, importedParameters byte, callback string, parameters byte,
 	body []byte, segments ...[]byte) []byte {
 	integers := func(n byte) (all []byte) {
