@@ -135,7 +135,7 @@ func (o secretObserver) OnNackResolved(from xds.Stream, typeURL string, names []
 // OnDisconnect implements xds.Observer.
 func (o secretObserver) OnDisconnect(from xds.Stream, _ error) { o.refused.RemoveStream(from.ID) }
 
-// OnConnect, Pushed and Accepted implement xds.Observer.
+// OnConnect, OnPush and OnAck implement xds.Observer.
 func (o secretObserver) OnConnect(xds.Stream)             {}
 func (o secretObserver) OnPush(xds.Stream, xds.Push)      {}
 func (o secretObserver) OnAck(xds.Stream, string, string) {}

@@ -35,7 +35,7 @@ type Paths struct {
 	StateDir   string
 }
 
-// Node holds the keys of [node]. ID, IP and Domain may be empty until Resolve fills them in.
+// Node holds the keys of [node]. ID, IP and Domain may be empty; WithHostDefaults sets them.
 type Node struct {
 	Type            string // "sidecar" or "router"
 	ID              string

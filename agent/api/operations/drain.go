@@ -32,8 +32,8 @@ func (o EpochOperations) BeginDrain(ctx context.Context) error {
 	return nil
 }
 
-// Drain starts to drain the live epoch; with request.Announce it only announces a drain. With
-// request.Wait it returns once no connections are left.
+// Drain starts to drain the live epoch. With request.Wait it returns once no connections are left.
+// With request.ReportUnhealthy it only reports the workload as unhealthy upstream.
 func (o EpochOperations) Drain(
 	ctx context.Context, request api.DrainRequest, progress func(api.Progress),
 ) (api.DrainResult, error) {

@@ -101,8 +101,8 @@ func (o ResourceOperations) UpstreamDebug(ctx context.Context, name string) (jso
 	return text, nil
 }
 
-// Admin sends a GET to the live epoch's admin interface through o.View, which removes credentials
-// from the response.
+// Admin sends a GET to the live epoch's admin interface through o.AdminView, which removes
+// credentials from the response.
 func (o ResourceOperations) Admin(ctx context.Context, path, query string) (api.AdminResponse,
 	error) {
 	answer, number, err := o.AdminView.Get(ctx, "/"+path, query) //nolint:bodyclose // by the server
