@@ -128,8 +128,8 @@ type TLS struct {
 	Mode              TLSMode
 	CAFile            string // "" = Input.SystemRoots
 	CertFile, KeyFile string // client certificate, for TLSMutual
-	// CertificateFromSDS, with TLSMutual: certificate and roots come from SDSSocket instead of the
-	// files.
+	// CertificateFromSDS makes Envoy, with TLSMutual, request its certificate and the roots from
+	// SDSSocket instead of reading the files.
 	CertificateFromSDS bool `json:"SDS"`
 	// ServerName is the SNI and must be a name in the server's certificate; "" = the host of the
 	// address.

@@ -254,8 +254,8 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	}
 }
 
-// Serve accepts connections on the listener. It returns nil when ctx ends, or the error of the
-// listener, which it closes. Serve may run on several listeners simultaneously.
+// Serve accepts connections on the listener, and closes it at the end. It returns nil when ctx
+// ends, or the error of the listener. Serve may run on several listeners simultaneously.
 func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	more ...grpc.ServerOption) error {
 	server := grpc.NewServer(append(s.ServerOptions(), more...)...)

@@ -50,7 +50,7 @@ func (b *builder) readyListener() *listenerv3.Listener {
 // report its state.
 func (b *builder) forwardingListener(name string, address *corev3.Address, path, cluster,
 	target string) *listenerv3.Listener {
-	rewrite := "" // replaces the whole path, which matched exactly
+	rewrite := "" // as the route matches the exact path, the "prefix" is the whole path
 	if target != path {
 		rewrite = target
 	}

@@ -181,8 +181,7 @@ func TestCertificateFiles(t *testing.T) {
 	}
 }
 
-// Envoy serves with a user's complete bootstrap, in YAML with an extension that this program does
-// not link.
+// Envoy becomes live with a user's complete bootstrap, in YAML with a bootstrap extension.
 func TestCustom_IsAcceptedByEnvoy(t *testing.T) {
 	dir := parts.ShortDir(t)
 	text := `
