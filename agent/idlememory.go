@@ -35,8 +35,9 @@ func returnMemory() error {
 
 type mapping struct{ start, end uintptr }
 
-// programMappings returns the mappings of the program's file whose pages equal the file. Others,
-// which are writable or which relocations or a debugger have changed, would lose data.
+// programMappings returns the mappings of the program's file whose pages equal the file. If pages
+// of its other mappings were released, what the program, relocations or a debugger wrote to them
+// would be lost.
 func programMappings(smaps string) ([]mapping, error) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// If the configuration is invalid at boot, the stored settings of the last start close inbound
-// connections; they never close outbound ones.
+// If the configuration is invalid at boot, the settings that the last start stored refuse inbound
+// connections; they never refuse outbound ones.
 func TestKeepClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), closedName)
 	s := &capture.Settings{Inbound: capture.Ports{All: true}, ExcludeInbound: []uint16{2222},

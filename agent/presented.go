@@ -18,10 +18,10 @@ import (
 // presentedPause is the minimum time between two queries: a starting Envoy sends many ACKs.
 const presentedPause = time.Second
 
-// presented watches the certificates that Envoy presents from files that it reads itself. It
-// queries Envoy instead of reading the files: the agent may not be able to read them, and Envoy
-// retains a certificate whose replacement it refuses. It queries Envoy after an ACK of secrets or
-// of listeners or clusters, and when epochs change.
+// presented observes the certificates that Envoy reads from files itself. It queries Envoy instead
+// of reading the files: the agent may not be able to read them, and Envoy retains a certificate
+// whose replacement it refuses. It queries Envoy after an ACK of secrets or of listeners or
+// clusters, and when epochs change.
 type presented struct {
 	lifecycle.Readiness
 	identity     *identity.Manager
@@ -93,7 +93,7 @@ func (p *presented) look(ctx context.Context) error {
 // fileCertificates is the prefix of the names of secrets with certificates in files.
 const fileCertificates = "file-cert:"
 
-// acknowledged is an xds.Observer that also notifies a presented of ACKs.
+// acknowledged is an xds.Observer that also notifies the component presented of ACKs.
 type acknowledged struct {
 	xds.Observer
 	notify chan<- struct{} // buffered

@@ -24,12 +24,13 @@ type processSettings struct {
 	pushed    <-chan struct{} // receives after the mesh configuration may have changed
 
 	mu sync.Mutex
-	// result of ProxySettingsTextsByFile at the last spec or call of changed; nil: no spec yet
+	// result of ProxySettingsTextsByFile for the last spec of an epoch, or at the last call of the
+	// method changed; nil: no spec was made yet
 	used map[string]string
 }
 
-// currentTime bounds reading the mesh configuration for a spec, because its file system may hang.
-// Afterwards the spec uses the settings that were read before.
+// currentTime bounds reading the mesh configuration for the spec of an epoch, because its file
+// system may hang. After this time, the settings that were read before are used.
 const currentTime = 5 * time.Second
 
 // of reads the mesh configuration again and returns the settings for a node. With an upstream

@@ -72,7 +72,7 @@ const conditionGRPCUnwritten = "grpc-bootstrap-unwritten"
 // grpcBootstrap writes the bootstrap file of gRPC applications and holds the node in it.
 type grpcBootstrap struct {
 	board *condition.Registry
-	node  atomic.Pointer[corev3.Node] // as which applications connect; nil: no bootstrap file
+	node  atomic.Pointer[corev3.Node] // applications connect as this node; nil: no bootstrap file
 }
 
 // write writes [xds] grpc_bootstrap_file, which every user may read, and stores its node. content

@@ -52,7 +52,7 @@ type reloader struct {
 	adjusted  string      // ID of the epoch for which AdjustEpoch was last called
 }
 
-// specSource reads configurations and makes specs from them. Its methods may block.
+// specSource reads configurations and makes the specs of their epochs. Its methods may block.
 type specSource interface {
 	Load() (*config.Loaded, error)
 	// Check returns an error that says why the host cannot provide what a configuration needs.
@@ -74,8 +74,8 @@ type requester interface {
 // each wait they call step with the name of the part that they wait for.
 type effects interface {
 	// Expect watches the files of a configuration that a reload is about to read, until Release is
-	// called for the reload. It does nothing once ctx has ended. Calls after Release must have an
-	// ended ctx.
+	// called for the reload. It does nothing once ctx has ended. A caller that may still call
+	// Expect after Release must end ctx first.
 	Expect(ctx context.Context, id uint64, loaded *config.Loaded, files []string)
 	// Hold provides the sockets and ports of the agent that the epoch of a reload needs, until
 	// Release is called for the reload.
@@ -117,7 +117,7 @@ type reload struct {
 	read   *prepared      // configuration read for this request; nil: none yet, or it was invalid
 	before *config.Config // configuration in force when decide was called
 	err    error          // why no epoch was requested; valid after the answer
-	quiet  bool           // not published: a file has changed, which has had no effect yet
+	quiet  bool           // start not published: a changed file triggered it, without effect so far
 }
 
 func newReloader(
@@ -141,7 +141,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	r.MarkReady()
 	for {
 		changed := r.supervisor.Changed() // before adjustEpoch calls Live, to miss no change
-		if len(r.requested) == 0 {        // with a reload in progress, the reload adjusts the epoch
+		if len(r.requested) == 0 {        // a reload in progress would adjust the epoch
 			r.adjustEpoch(ctx)
 		}
 		select {

@@ -65,7 +65,7 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 			name, toml  string
 			asked       bool
 			outcome     api.Outcome
-			read, epoch bool // published during the reading, and during the start of its epoch
+			read, epoch bool // start is published while it reads, and while its epoch starts
 		}{
 			{"nothing", "# nothing\n", false, api.OutcomeUnchanged, false, false},
 			{"nothing, asked for", "# still nothing\n", true, api.OutcomeUnchanged, true, false},

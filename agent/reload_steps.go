@@ -96,8 +96,8 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	return read, err
 }
 
-// configuration reads and checks the configuration. The first reload uses the one that the agent
-// has just loaded.
+// configuration reads and checks the configuration. For the agent's start, it uses the one that the
+// agent has just loaded.
 func (r *reloader) configuration(ctx context.Context, request *reload) (*config.Loaded, error) {
 	loaded := new(config.Loaded)
 	if *loaded = *r.InForce(); !request.first {

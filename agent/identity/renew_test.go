@@ -362,8 +362,8 @@ func TestRenewal_KeptOverAReboot(t *testing.T) {
 }
 
 // A machine boots with its clock ahead while the authority is unreachable, so that its stored
-// certificate appears expired. The certificate is used once the clock is corrected, without another
-// event.
+// certificate appears expired. Once the clock is corrected, the certificate is used, although no
+// other event occurs.
 func TestRenewal_KeptWhileTheClockIsAhead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sealed")
 	inWorld(t, func(w *world) {

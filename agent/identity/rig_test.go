@@ -38,8 +38,8 @@ type rig struct {
 	bundleURLs []string // set before the Manager runs
 }
 
-// newRig starts a Manager that reads certificate files in the rig's folder, which do not exist yet.
-// change may write them (issue) and change the options.
+// newRig starts a Manager that reads certificate files in the rig's folder. The files do not exist
+// unless change writes them (issue). change may also change the options.
 func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, board: condition.NewRegistry(), dir: t.TempDir()}
@@ -110,7 +110,7 @@ func (r *rig) secret(name string) *tlsv3.Secret {
 	return secret
 }
 
-// chain returns the certificates of a published pair.
+// chain returns the certificate chain in a published secret.
 func (r *rig) chain(name string) string {
 	return string(r.secret(name).GetTlsCertificate().GetCertificateChain().GetInlineBytes())
 }

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// rotations returns the number of rotations for each of habits: $OUTRIDER_ROTATIONS, or 20.
+// rotations returns how many times each of habits replaces the files: $OUTRIDER_ROTATIONS, or 20.
 func rotations(t *testing.T) int {
 	asked := os.Getenv("OUTRIDER_ROTATIONS")
 	if asked == "" {
@@ -110,7 +110,7 @@ func TestFiles_EveryRotationIsServed(t *testing.T) {
 			defer stop()
 			pause := func() {
 				if rand.IntN(2) == 0 {
-					time.Sleep(rand.N(5 * time.Millisecond)) //house:sleep the moment varies
+					time.Sleep(rand.N(5 * time.Millisecond)) //house:sleep varies the pauses
 				}
 			}
 			for n := range rotations(t) {

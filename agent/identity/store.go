@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/lifecycle"
 )
 
-// stored records the version that was last sealed, and the store.
+// stored records the certificate that was sealed last, and the store that has it.
 type stored struct {
 	pair *material
 	in   *SealedStore
@@ -49,7 +49,7 @@ func (m *Manager) storeOnce() error {
 	output, sealed, issuer := m.settings.output(), m.settings.Sealed, m.settings.Issuer
 	stale := m.settings.StaleStoreFile
 	if output != nil && filepath.Dir(m.settings.files().Cert) == filepath.Clean(output.Dir) {
-		output = nil // the certificate was read from this folder
+		output = nil // do not overwrite the files that the certificate was read from
 	}
 	pair, roots := m.version(DefaultSecret), m.version(RootCASecret)
 	if m.provisional {

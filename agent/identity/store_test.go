@@ -217,7 +217,7 @@ func TestSealed_IsRemovedWhenItIsNotWanted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 	r.write("sealed", nil)
-	r.Configure(identity.Settings{StaleStoreFile: r.path("sealed")}) // works without a provider
+	r.Configure(identity.Settings{StaleStoreFile: r.path("sealed")}) // needs no provider
 	parts.Eventually(t, deadline, "it is removed", func() bool {
 		_, err := os.Stat(r.path("sealed"))
 		return errors.Is(err, fs.ErrNotExist)

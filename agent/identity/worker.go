@@ -13,8 +13,8 @@ import (
 
 // Callers of the following methods hold mu.
 
-// start starts the worker of a secret, unless one runs, or the secret is the roots that an
-// authority sends with the certificate.
+// start starts the worker of a secret. It does nothing if a worker runs, or if the secret is the
+// roots that an authority sends with the certificate.
 func (m *Manager) start(name string) {
 	e := m.entries[name]
 	if state := e.state(); m.running == nil || state != idle && state != superseded {
@@ -39,7 +39,7 @@ func (m *Manager) start(name string) {
 	ctx, stop := context.WithCancel(m.running)
 	w := &worker{stop, m.options.Now()}
 	e.start(w)
-	time.AfterFunc(failureGrace, m.recheck) // a read that hangs causes no other event
+	time.AfterFunc(failureGrace, m.recheck) // detects a read that hangs, which causes no event
 	report := func(version *material, err error) {
 		m.report(ctx, w, name, version, m.explain(err))
 	}
@@ -70,8 +70,8 @@ func (m *Manager) startWaiting() {
 	}
 }
 
-// sourceOf returns the files that the worker of a secret is to read, and sets the definition of the
-// entry accordingly.
+// sourceOf returns the files that the worker of a secret is to read. If the secret's name
+// determines them, it also sets the definition of the entry.
 func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
 	case credential.IsFileCredential(name) && m.settings.CredentialsDir != "":

@@ -22,7 +22,7 @@ var (
 type limited struct {
 	slog.Handler
 	limiter *repeat.Limiter
-	with    string // class of the attributes of WithAttrs
+	with    string // part of the class that the attributes of WithAttrs determine
 }
 
 func newLimited(inner slog.Handler) slog.Handler {

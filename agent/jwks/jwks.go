@@ -71,7 +71,7 @@ type Options struct {
 	// of a cloud's metadata service. nil: no host may. It must be safe for concurrent use.
 	AllowsLocalAddress func(host string) bool
 	// Roots returns the roots that HTTPS servers are verified with. It is called once, before the
-	// first fetch. If it is nil or returns nil, these are the system's.
+	// first fetch. If it is nil or returns nil, the system's roots are used.
 	Roots func() *x509.CertPool
 
 	Refresh time.Duration // interval of fetches that succeed; 0: 20 minutes
@@ -91,7 +91,7 @@ type Fetcher struct {
 	// The following fields are used by Run only.
 	running     int
 	written     time.Time // last attempt to write the file
-	outdated    bool      // the file lacks a newer time of a fetch, or contains a removed entry
+	outdated    bool      // the file lacks the time of the last fetch, or contains a removed entry
 	changedKeys bool      // the file lacks a newer key set
 	storeFailed bool
 

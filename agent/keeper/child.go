@@ -13,7 +13,7 @@ import (
 type child struct {
 	process Process // without the fields that view and MeasureProcesses set
 	pipe    *logPipe
-	standIn *standIn // answers for the dead parent of process; nil = none
+	standIn *standIn // answers hot-restart messages for a dead parent; nil = none
 }
 
 func (c *child) lives() bool { return c.process.Exit == nil }

@@ -31,7 +31,7 @@ type connection struct {
 	exits []Process                     // exits not yet sent; bounded by the number of processes
 	calls map[uint64]context.CancelFunc // cancel functions by request
 
-	writing chan struct{} // full while log lines are in neither the backlog nor the socket
+	writing chan struct{} // holds a token while lines are sent, or while holdLines prevents it
 }
 
 func newConnection(socket *net.UnixConn, as role, pid int) *connection {

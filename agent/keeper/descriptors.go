@@ -102,7 +102,8 @@ func (o *openSockets) with(inode uint32, do func(descriptor int) error) error {
 	return do(descriptor)
 }
 
-// option reports whether a socket has an option of SOL_SOCKET set, and whether that is known.
+// option reports whether a socket has an option of SOL_SOCKET set; known is false if the option
+// cannot be read.
 func (o *openSockets) option(inode uint32, option int) (set, known bool) {
 	err := o.with(inode, func(descriptor int) error {
 		value, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, option)

@@ -52,8 +52,8 @@ func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 			if !l.process(second.ID).ParentedByKeeper {
 				t.Error("epoch 1 has no stand-in")
 			}
-			// Without a stand-in, the child sends its next message at parent-shutdown-time, and
-			// aborts 10 s later.
+			// If the keeper did not answer for the dead parent, the child would send its next
+			// message at parent-shutdown-time, and abort 10 s later.
 			l.eventually("16 s later", func() bool { return time.Since(died) > 16*time.Second })
 			if p := l.process(second.ID); p.Exit != nil {
 				t.Fatalf("epoch 1 ended with %+v\n%s", *p.Exit, strings.Join(p.LastLines, "\n"))
@@ -181,7 +181,7 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 			l, port := newLab(t), parts.FreePort(t)
 			first := l.startEnvoy(0, envoyOptions{port: port}).live()
 			second := l.startEnvoy(1, envoyOptions{port: port})
-			time.Sleep(delay) //house:sleep the moment varies
+			time.Sleep(delay) //house:sleep varies the moment at which the parent dies
 			if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil &&
 				!HasCode(err, CodeExited) {
 				t.Fatal(err)
@@ -198,8 +198,8 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 	}
 }
 
-// If a parent hangs (SIGSTOP) and is killed while its child waits for a reply, the stand-in
-// replies.
+// If a parent hangs (SIGSTOP) and is killed while its child waits for a reply, the keeper replies
+// for the parent.
 func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
@@ -233,7 +233,7 @@ func TestShutdown_WhileCommandRuns(t *testing.T) {
 			defer close(ran)
 			_, _ = l.client.Run(t.Context(), envoy, []string{"--version"})
 		}()
-		time.Sleep(delay) //house:sleep the moment varies
+		time.Sleep(delay) //house:sleep varies the moment of the signal
 		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,7 @@ import "sync"
 // client can read answers meanwhile. Its log lines are bounded: the oldest ones are dropped. No
 // exit is dropped.
 type eventQueue struct {
-	lines *backlog // the backlog's channel waiting also announces exits
+	lines *backlog // log lines; its channel waiting also signals that there are exits
 
 	mu    sync.Mutex
 	exits []*Process

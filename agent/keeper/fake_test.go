@@ -55,7 +55,7 @@ func fake(steps []string) int {
 					return 9
 				}
 			}
-		case "name": // sets the answer of listeners
+		case "name": // sets the name with which listeners answer
 			name = value
 		case "sockets": // sets the number of sockets per address
 			sockets = number

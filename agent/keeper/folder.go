@@ -62,8 +62,8 @@ func lockFolder(folder string) (*os.File, error) {
 	}
 }
 
-// listenPrivately creates a listening socket, which never has another mode than 0600, and replaces
-// a stale one. It fails if another process listens at the path. Because of the folder's lock, that
+// listenPrivately creates a listening socket, whose mode is 0600 from the beginning, and replaces a
+// stale one. It fails if another process listens at the path. Because of the folder's lock, that
 // process is no keeper.
 func listenPrivately(path string) (*net.UnixListener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {

@@ -127,7 +127,7 @@ type Exit struct {
 // LogLines is a batch of lines of one process.
 type LogLines struct {
 	ID    string   `json:"id"`
-	Epoch int      `json:"epoch"`           // the Number of its process
+	Epoch int      `json:"epoch"`           // epoch number of the process, unique across lineages
 	Lines []string `json:"lines,omitempty"` // oldest first, without line ends
 	// Dropped counts lines of this process that were lost before these.
 	Dropped uint64 `json:"dropped,omitempty"`

@@ -53,7 +53,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 		return nil, fmt.Errorf("find the absolute path of the keeper's folder: %w", err)
 	}
 	options.Folder = folder
-	var exited <-chan *os.ProcessState // receives the end of the keeper that this call started
+	var exited <-chan *os.ProcessState // receives the exit state of the keeper started below
 	for {
 		client, err := Dial(ctx, filepath.Join(folder, socketName))
 		if err == nil || !errors.Is(err, ErrNotRunning) {

@@ -51,8 +51,8 @@ type lab struct {
 	ids    int
 }
 
-// keeperEnvironmentOf returns an environment in which the test binary acts as a keeper that exits
-// at once: by default the race detector waits a second at the exit.
+// keeperEnvironmentOf returns an environment in which the test binary acts as a keeper, and the
+// race detector does not delay its exit by a second.
 func keeperEnvironmentOf() []string {
 	return append(os.Environ(), keeperEnvironment+"=1", "GORACE=atexit_sleep_ms=0")
 }

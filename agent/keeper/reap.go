@@ -110,8 +110,8 @@ func (s *server) publish(c *child) {
 	}
 }
 
-// standInFor starts a stand-in for a dead parent whose child lives, unless another living epoch
-// uses the same socket.
+// standInFor makes the keeper answer hot-restart messages for a dead parent whose child lives,
+// unless another living epoch uses the same socket.
 func (s *server) standInFor(parent *child) {
 	if !parent.process.HotRestart {
 		return

@@ -60,8 +60,8 @@ func TestReexecute(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := l.startEnvoy(1, o).live()
-	// The parent dies during the overlap, so the keeper has a stand-in, which must survive the
-	// re-execution.
+	// The parent dies during the overlap, so the keeper answers hot-restart messages for it, also
+	// after the re-execution.
 	if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -187,9 +187,9 @@ func (g group) steer(open *openSockets, closing bool) error {
 // connections if the new one dies.
 //
 // When a socket closes, the kernel moves the last socket of the array to its index. While the old
-// Envoy closes its sockets one by one, the indexes old to fresh therefore remain those of new
-// sockets. With closing the program selects only these, or the index old if there are fewer new
-// sockets than old ones.
+// Envoy closes its sockets one by one, the indexes from old to fresh, both included, therefore
+// remain those of new sockets. With closing the program selects only these, or the index old if
+// there are fewer new sockets than old ones.
 func program(old, fresh int, closing bool) []unix.SockFilter {
 	choice := fresh
 	if closing {

@@ -127,8 +127,9 @@ func crowd(address string) (stop func() (made int64, lost []error)) {
 	}
 }
 
-// After Steer, no connection is reset when the old Envoy closes its listeners, whatever the number
-// of sockets of the two Envoys. Afterwards all sockets of the new Envoy get connections.
+// After SteerNewConnections, no connection is reset when the old Envoy closes its listeners,
+// whatever the number of sockets of the two Envoys. Afterwards all sockets of the new Envoy get
+// connections.
 func TestSteer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -203,8 +204,8 @@ func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 	}
 }
 
-// Steer changes nothing if the sockets of the target are not the last ones of a group, or if
-// another process listens on the same port.
+// SteerNewConnections changes nothing if the sockets of the target are not the last ones of a
+// group, or if another process listens on the same port.
 func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

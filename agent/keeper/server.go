@@ -50,7 +50,7 @@ type server struct {
 
 	measured  measurement
 	listened  listenedPorts
-	attaching sync.Mutex    // held while programs are attached to listeners
+	attaching sync.Mutex    // held while BPF programs are attached to listeners
 	checks    chan struct{} // holds one element per check of a file in progress
 
 	mu       sync.Mutex
@@ -62,7 +62,7 @@ type server struct {
 	released chan struct{}        // closed when the agent disconnects
 	all      map[*connection]bool // every connection
 	changed  chan struct{}        // closed and renewed when an Envoy exits
-	idle     *time.Timer          // counts towards IdleTimeout
+	idle     *time.Timer          // fires after IdleTimeout
 	steered  *steering            // nil: none
 	stopping bool
 	quitOnce sync.Once

@@ -186,7 +186,8 @@ func TestTraffic_DownstreamOfUDP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	// The connection is never accepted: it counts once, as one to an upstream.
+	// The server's end is never accepted, so only the client's end counts: as a connection to an
+	// upstream.
 	client, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

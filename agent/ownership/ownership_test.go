@@ -13,7 +13,7 @@ func TestCheckPath(t *testing.T) {
 	self := []int{0, os.Geteuid()}
 	cases := map[string]struct {
 		change func(dir string) error
-		want   string // beginning of the error after the directory; "" = no error
+		want   string // beginning of the error after the path dir; "" = no error
 	}{
 		"only the owner writes": {},
 		"a relative link": {change: func(dir string) error {

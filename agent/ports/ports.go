@@ -45,7 +45,7 @@ type PortTracker struct {
 	mu     sync.Mutex
 	node   *corev3.Node // node of the Envoy that last accepted listeners
 	at     *resource.Feed
-	change uint64 // change of the listeners in the feed from which claims were made
+	change uint64 // sequence number of the change of listeners that claims result from
 	claims []config.HostClaim
 }
 

@@ -95,8 +95,8 @@ func NewUnboundListeners(o UnboundOptions) *UnboundListeners {
 }
 
 // OnNack records those listeners of a refusal that Envoy cannot bind, and returns the refusal
-// without them. fresh reports whether the refusal contains a listener, or a reason, that was not
-// recorded yet, or any resource refused for another reason.
+// without them. fresh reports whether a listener or its reason is new, or a resource was refused
+// for another reason than a failed bind.
 func (u *UnboundListeners) OnNack(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal,
 	fresh bool) {
 	u.mu.Lock()

@@ -37,7 +37,7 @@ func (u *UnboundListeners) check(ctx context.Context) (found bool) {
 				one.again, one.sent = now.Add(bindPause), true
 				free[of.stream] = append(free[of.stream], name)
 			}
-			// Once the listener was resent to a free address, its problem stays until Envoy
+			// If the address is free and the listener was resent, its problem remains until Envoy
 			// responds.
 			if blocked || !one.sent || one.problem == (discovery.Problem{}) {
 				one.problem = p

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadDirectory returns at most most+1 entries of a directory, sorted by name. It may return
+// ReadDirectory returns at most maxEntries+1 entries of a directory, sorted by name. It may return
 // entries together with an error.
 func ReadDirectory(path string, maxEntries int) ([]fs.DirEntry, error) {
 	// With O_DIRECTORY, opening fails instead of waiting if the path is a FIFO.
@@ -54,8 +54,8 @@ func regular(file *os.File, err error) (*os.File, error) {
 	return file, nil
 }
 
-// Read returns the content of a regular file. It returns an error if the file has more than most
-// bytes.
+// Read returns the content of a regular file. It returns an error if the file has more than
+// maxBytes bytes.
 func Read(path string, maxBytes int64) ([]byte,
 	error) {
 	return content(maxBytes)(OpenRegular(path))

@@ -62,7 +62,7 @@ func testSlowStream(t *testing.T, typeURL string) {
 		other.next()
 	}
 	flooded.end(nil)
-	// the flow control windows of both connections, and the responses that the relay holds
+	// less than 20 MB fit into the flow control windows of both connections and into the relay
 	if n := <-sent; n > 20 {
 		t.Errorf("%d MB were buffered for an Envoy that does not read", n)
 	}

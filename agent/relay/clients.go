@@ -11,8 +11,9 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// Types that clients may request. To requests of other types, such as debug information, istiod
-// would answer as to this host itself. Requests of the agent are not restricted.
+// Types that clients may request. istiod would answer requests of other types, such as debug
+// information, as if this host's agent had sent them. Requests of the agent itself are not
+// restricted.
 var (
 	grpcTypes = []string{xdsresource.ListenerType, xdsresource.RouteType,
 		xdsresource.ClusterType, xdsresource.EndpointType}

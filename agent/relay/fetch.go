@@ -71,9 +71,9 @@ const maxBootstrapBytes = 16 << 20
 // bootstrap. A later request may succeed.
 var ErrNoBootstrap = errors.New("the upstream server sends no usable bootstrap")
 
-// FetchBootstrap fetches a node's bootstrap (protobuf) from an upstream server and passes it to
-// use. If the fetch fails, or, with start set, if use returns an error, it passes the last accepted
-// bootstrap. The caller must call accepted once Envoy uses the bootstrap. Errors wrap
+// FetchBootstrap fetches a node's bootstrap (protobuf) from an upstream server and passes it to the
+// function use. If the fetch fails, or, with start set, if use returns an error, it passes the last
+// accepted bootstrap. The caller must call accepted once Envoy uses the bootstrap. Errors wrap
 // ErrNoBootstrap.
 func (s *Server) FetchBootstrap(ctx context.Context, upstream Upstream, node *corev3.Node,
 	atStart bool,

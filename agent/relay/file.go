@@ -23,8 +23,8 @@ const (
 
 var fileFormat = recordfile.Format{Header: fileHeader, MaxBytes: maxFileBytes}
 
-// fit returns the longest prefix of nodes whose size is at most most bytes, but at least one node.
-// If the first node alone is too large, fit returns it without its largest extension
+// fit returns the longest prefix of nodes whose size does not exceed most bytes, but at least one
+// node. If the first node alone is too large, fit returns it without its largest extension
 // configurations, which may contain Wasm modules. without is the number of extension configurations
 // that it left out.
 func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {

@@ -8,13 +8,13 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// withoutModule is the version of an extension that denies because its module is missing. It is
-// neither cached nor stored as accepted, so upstream servers send the extension again on the next
-// stream.
+// withoutModule is the version of an extension that denies all requests because its module is
+// missing. It is neither cached nor stored as accepted, so upstream servers send the extension
+// again on the next stream.
 const withoutModule = "without-module"
 
-// missing has the names of extensions that deny because their modules are missing. When the timer
-// fires, the session requests them again.
+// missing has the names of extensions that deny all requests because their modules are missing.
+// When the timer fires, the session requests them again.
 type missing struct {
 	names map[string]bool
 	timer *time.Timer
@@ -58,8 +58,10 @@ func (s *session) acceptRefused(w *watch) {
 }
 
 // sendRest sends Envoy the resources of a refused response, except extensions whose modules are
-// missing. Envoy keeps the version that it has of those. One that it does not have denies: without
-// an answer, Envoy would wait with the listener that names it, and the former one would serve.
+// missing. If Envoy has an earlier version of such an extension, that version stays in use.
+// Otherwise, unless the extension fails open, sendRest sends one that denies all requests: without
+// it, Envoy would not apply the listener that names the extension, and the previous listener would
+// serve.
 func (s *session) sendRest(w *watch, r *response, failed map[string][]byte) error {
 	rest := *r
 	rest.version, rest.resources = w.version, nil
@@ -83,8 +85,8 @@ func (s *session) sendRest(w *watch, r *response, failed map[string][]byte) erro
 	return s.sendOwn(w, &rest)
 }
 
-// fetchAgain reconnects if extensions deny because their modules are missing. The upstream server
-// then sends them again.
+// fetchAgain reconnects if extensions deny all requests because their modules are missing. The
+// upstream server then sends the extensions again.
 func (s *session) fetchAgain() {
 	if s.opened && len(s.missing.names) > 0 {
 		s.reconnect()

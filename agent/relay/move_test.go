@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startDiscovery starts outrider-discoveryd for a folder, and waits until it listens with the files
-// read.
+// startDiscovery starts outrider-discoveryd for a folder, and waits until it has read the files and
+// listens.
 func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	t.Helper()
 	process := parts.StartProcess(t,

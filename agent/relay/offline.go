@@ -71,7 +71,7 @@ func (s *session) savedAt() time.Time {
 		identityOf(s.node, s.upstream.name()))
 }
 
-// serve sends Envoy those cached resources of a type that Envoy does not have.
+// serve sends Envoy the cached resources of a type, without those that Envoy already has.
 func (s *session) serve(w *watch) error {
 	known, version := s.known(w.typeURL)
 	if known == nil {
@@ -84,8 +84,8 @@ func (s *session) serve(w *watch) error {
 	return s.sendOwn(w, r)
 }
 
-// sendOwn sends a response that the upstream server has not sent in this form, and does not see the
-// answer to.
+// sendOwn sends Envoy a response that the relay itself has made. The upstream server does not
+// receive Envoy's answer to it.
 func (s *session) sendOwn(w *watch, r *response) error {
 	s.cached++
 	r.nonce = "outrider-cache-" + strconv.Itoa(s.cached)

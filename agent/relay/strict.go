@@ -15,7 +15,7 @@ import (
 // virtualInbound is the name of istiod's listener for captured inbound connections.
 const virtualInbound = "virtualInbound"
 
-// strictPorts says on which ports an accepted virtualInbound listener demands mutual TLS.
+// strictPorts records on which ports an accepted virtualInbound listener demands mutual TLS.
 type strictPorts struct {
 	// for each port with filter chains of its own: all of them demand a client certificate
 	ports map[uint16]bool

@@ -44,7 +44,7 @@ func (s *Server) ReportToUpstream(typeURL string, problem *rpcstatus.Status) {
 // it passes cached resources to the subscriptions.
 func (s *session) subscribe() error {
 	switch {
-	// Before Envoy's first request for listeners it is too early. To a client with another node,
+	// Wait for Envoy's first request for listeners. On the stream of a client with another node,
 	// the upstream server would answer for that node.
 	case s.watches[xdsresource.ListenerType] == nil, !s.own:
 		return nil
@@ -106,7 +106,7 @@ func (s *session) apply(own *Subscription, r *response) error {
 	return s.forward(answer)
 }
 
-// refuse answers a response that Envoy does not receive with NACK.
+// refuse answers a response with NACK. Envoy does not receive the response.
 func (s *session) refuse(r *response, why error) error {
 	s.refused(r.typeURL, r.version, why.Error())
 	return s.forward(&request{typeURL: r.typeURL, nonce: r.nonce, problem: &rpcstatus.Status{

@@ -132,9 +132,10 @@ spec: {wasm: {url: %q, sha256: %q}}
 	})
 }
 
-// TestModules_NewExtensionDeniesWithoutItsModule: while the module of a new extension cannot be
-// fetched, requests are denied, unless the extension fails open. The module takes effect once its
-// server has recovered, without a change upstream. A former version remains in force.
+// TestModules_NewExtensionDeniesWithoutItsModule checks that requests are denied while the module
+// of a new extension cannot be fetched, unless the extension fails open. The module takes effect
+// once its server has recovered, without a change upstream. If Envoy has an earlier version of the
+// extension, that version stays in use.
 func TestModules_NewExtensionDeniesWithoutItsModule(t *testing.T) {
 	var away atomic.Bool
 	modules := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -169,7 +170,8 @@ spec: {wasm: {url: %q%s}}
 				return (r.condition(conditionRefusals) != "") == want
 			})
 		}
-		// outrider-discoveryd sends the former version again, after which no refusal is reported
+		// Count log lines: outrider-discoveryd sends the earlier version again, which ends the
+		// condition.
 		refused := func(change func()) {
 			t.Helper()
 			count := func() int { return strings.Count(r.log.String(), "refused (NACK)") }

@@ -43,8 +43,8 @@ type pending struct {
 // maxNonces is the number of nonces of the current upstream stream that are stored.
 const maxNonces = 16
 
-// newWatch returns the watch for the first request of a type. If a resource that Envoy already has
-// is in known, the cached resources, with the same version, its body is copied from there.
+// newWatch returns the watch for the first request of a type. If known, the cached resources,
+// contains a resource in the version that Envoy already has, the watch uses the cached content.
 func newWatch(first *request, delta bool, known map[string]resource) *watch {
 	w := &watch{typeURL: first.typeURL, delta: delta, held: map[string]resource{},
 		names:   map[string]bool{},

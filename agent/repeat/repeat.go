@@ -17,8 +17,8 @@ const LimitPeriod = time.Minute
 // ReportTimes are the times of the latest reports, in order.
 type ReportTimes []time.Time
 
-// Next returns the time from which another report is allowed, if at most most reports are allowed
-// in any LimitPeriod. The result is now, or later.
+// Next returns the time from which another report is allowed, if at most maxReports reports are
+// allowed in any LimitPeriod. The result is now, or later.
 func (t *ReportTimes) Next(now time.Time, maxReports int) time.Time {
 	for len(*t) > 0 && now.Sub((*t)[0]) >= LimitPeriod {
 		*t = (*t)[1:]

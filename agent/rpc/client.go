@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Response is a message that a helper sends: part of the answer to a request, or an event.
+// Response is a message that a helper process sends: part of the answer to a request, or an event.
 type Response interface {
 	// RequestNumber returns the number of the request that the message answers, 0 for an event.
 	// more reports whether further messages with this number follow.

@@ -167,8 +167,7 @@ func request(family uint8, protocol Protocol, states uint32) []byte {
 	return append(body, make([]byte, sockidLength)...)
 }
 
-// list sends a request and calls visit for each socket in the replies, while further replies
-// arrive.
+// list sends a request and calls visit for each socket in the replies, as they arrive.
 func list(flags uint16, request []byte, visit func(Socket)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
 		unix.NETLINK_SOCK_DIAG)

@@ -51,9 +51,9 @@ func NewRunner(socket string) *Runner {
 	return &Runner{socket: socket, running: make(chan struct{}, 1)}
 }
 
-// Run runs a command, and kills it at the end of ctx. It starts no command while an earlier one
-// cannot be killed, because that one waits for a file system: each would occupy another instance of
-// the service, whose number systemd limits.
+// Run runs a command, and kills it at the end of ctx. A command that waits for a file system cannot
+// be killed. Until it ends, Run starts no other command, which would occupy another instance of the
+// service: systemd limits their number.
 func (r *Runner) Run(ctx context.Context, arguments []string) error {
 	select {
 	case r.running <- struct{}{}:
