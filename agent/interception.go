@@ -13,7 +13,7 @@ import (
 )
 
 // captureState is the directory below /run with the state files of outrider-capture, one per
-// instance. The file of an instance exists while outrider-capture has settings.
+// instance. The file of an instance exists while outrider-capture has settings for that instance.
 const captureState = "outrider-capture"
 
 // newCapture returns the part that makes outrider-capture redirect connections.

@@ -33,8 +33,8 @@ func TestKeepClosed(t *testing.T) {
 	}
 }
 
-// outrider-capture-early.service logs that it refuses no connections if the configuration closes
-// none.
+// If [capture] does not fail closed, outrider-capture-early.service logs that it refuses no
+// connections.
 func TestCaptureEarly_Open(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "outrider.toml")
 	if err := os.WriteFile(file, []byte("[capture]\nmode = \"redirect\"\n"), 0o600); err != nil {

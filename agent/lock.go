@@ -35,7 +35,7 @@ func lock(runtimeDir string) (*os.File, error) {
 			_ = opened.Close() // another agent, which is ending, has just removed the file
 		}
 	}
-	// The PID is informational. If /run is full, the lock still holds.
+	// The PID in the file is informational. If /run is full, the lock still holds.
 	if err := file.Truncate(0); err == nil {
 		_, _ = fmt.Fprintf(file, "%d\n", os.Getpid())
 	}

@@ -94,7 +94,7 @@ func envoyMayNotHave(link *epoch.KeeperLink, file *os.File) string {
 // unreadable returns why this process cannot read a path, and the fix; see blueprint.UserAccess.
 func unreadable(path string) string { return blueprint.OwnUserAccess().ReadDenialReason(path) }
 
-// accessTime bounds a request to the keeper whether Envoy's user can read a file.
+// accessTime bounds a request that asks the keeper whether Envoy's user can read a file.
 const accessTime = 5 * time.Second
 
 // envoyReader returns the user of the keeper and Envoy, nil while the keeper is not connected.

@@ -242,7 +242,7 @@ func counted(n int, noun string) string {
 const maxOlder = 20
 
 // addOutside adds to a status the ports that are excluded from mutual TLS on purpose, and the
-// connections that are older than the capture rules, which therefore do not pass Envoy.
+// connections that are older than the capture rules, which therefore do not pass through Envoy.
 func (o *overview) addOutside(status *api.Status) {
 	for _, o := range o.mesh.Exposure.Report().OutsideMutualTLS {
 		status.OutsideMutualTLS = append(status.OutsideMutualTLS, api.PortOutsideMutualTLS(o))

@@ -56,8 +56,8 @@ func (p *processSettings) of(
 		Environment: settings.Environment}
 }
 
-// changed returns the files whose process settings have changed since the last spec was made or
-// changed was last called.
+// changed returns the files whose process settings have changed since the last spec was made, or
+// since the last call of changed.
 func (p *processSettings) changed() (files []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -132,7 +132,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	// request needs no other epoch.
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
 		read.loaded.Config.Reload.NewEpochOnRequest != "always"
-	// While another reload waits for its epoch, only the supervisor knows which one will be live.
+	// While another reload waits for its epoch, only the supervisor knows which epoch will be live.
 	if live && hash == read.wanted.spec.Digest && ifChanged && !request.first &&
 		len(r.requested) == 0 {
 		r.unchanged(ctx, request, read, number)

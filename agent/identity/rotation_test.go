@@ -95,8 +95,8 @@ func (r *rig) link(target, name string) {
 	}
 }
 
-// However a program replaces the files of a certificate and its key, and with whatever pauses, each
-// matching pair is published, and never one that does not match.
+// However a program replaces the files of a certificate and its key, and however long it pauses in
+// between, each matching pair is published, and never a pair that does not match.
 func TestFiles_EveryRotationIsServed(t *testing.T) {
 	for habit, replace := range habits {
 		t.Run(habit, func(t *testing.T) {

@@ -222,6 +222,6 @@ func TestSealed_IsRemovedWhenItIsNotWanted(t *testing.T) {
 		_, err := os.Stat(r.path("sealed"))
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	r.Configure(identity.Settings{StaleStoreFile: r.dir}) // cannot be removed: a directory that is not empty
+	r.Configure(identity.Settings{StaleStoreFile: r.dir}) // not removable: it has files
 	r.awaitCondition(identity.CodeNotStored, "cannot remove the stored certificate")
 }

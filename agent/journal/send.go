@@ -177,7 +177,7 @@ func writeMessage(connection *net.UnixConn, entry, rights []byte, wait bool) err
 	}
 }
 
-// memory returns a sealed memfd with the entry. journald maps files that can no longer change.
+// memory returns a sealed memfd with the entry. journald maps a sealed file instead of copying it.
 func memory(entry []byte) (*os.File, error) {
 	number, err := unix.MemfdCreate("outrider-journal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

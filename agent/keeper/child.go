@@ -65,7 +65,8 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 		return Process{}, err
 	}
 	defer func() { _ = write.Close() }()
-	// Record the ports of the parent, which closes its listeners once the new Envoy is live.
+	// Record the ports of the parent's listeners. The parent closes them once the new Envoy is
+	// live, but clients may remain connected.
 	if _, err := s.listened.look(); err != nil {
 		s.logf("list the listeners before a start: %v", err)
 	}

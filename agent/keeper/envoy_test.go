@@ -222,8 +222,8 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	l.startEnvoy(2, envoyOptions{port: port}).live()
 }
 
-// A keeper that is stopped while a command runs kills and reaps the command, and exits. The kernel
-// needs some time to end a large program.
+// A keeper that is stopped while a command runs kills and reaps the command, and exits. The moment
+// varies, because the kernel needs some time to end a large program.
 func TestShutdown_WhileCommandRuns(t *testing.T) {
 	envoy := parts.EnvoyPath(t)
 	for delay := 10 * time.Millisecond; delay <= 80*time.Millisecond; delay += 10 * time.Millisecond {

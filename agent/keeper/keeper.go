@@ -50,7 +50,7 @@ type Info struct {
 }
 
 // MaxLineages is the maximum number of lineages. A lineage is a chain of Envoys that hot-restart
-// from one another; an Envoy started side by side starts the next one.
+// from one another; an Envoy started side by side begins another lineage.
 const MaxLineages = 8
 
 // lineageStride keeps the base IDs of lineages far from those that people and other keepers choose.

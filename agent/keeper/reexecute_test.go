@@ -174,7 +174,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A program that passes the check but cannot be executed afterwards: exec itself fails.
+	// This program passes the check, but deletes itself, so exec fails.
 	script := "#!/bin/sh\nrm -f " + program + "\nexit 0\n"
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func (s *server) save(to *reexec.NextImage) (stateFD int, err error) {
 			saved.Partial, saved.Cut = c.pipe.splitter.partial, c.pipe.splitter.cut
 		}
 		if c.standIn != nil {
-			// After an error the stand-in has ended and has closed its socket.
+			// Add fails if the stand-in has ended and closed its socket.
 			if number, err := to.Add(c.standIn.socket); err == nil {
 				saved.Rescue, saved.Parent = number, c.standIn.parent
 			}

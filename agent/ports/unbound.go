@@ -174,8 +174,7 @@ func (u *UnboundListeners) add(of *answers, name, reason string) (fresh bool) {
 	return fresh
 }
 
-// cause returns the first origin of a listener that is no EnvoyFilter, because EnvoyFilters only
-// change listeners.
+// cause returns the first origin of a listener, except EnvoyFilters, which only change listeners.
 func cause(origins []resource.Origin) resource.Origin {
 	for _, o := range origins {
 		if o.Kind != "EnvoyFilter" {

@@ -79,7 +79,8 @@ type addresses struct {
 	known   map[uint64]string // descriptions of the previous check, by socket cookie
 }
 
-// host returns the sockets and addresses of the host; empty if no stream has a state.
+// host returns the sockets and addresses of the host. If no stream has answered yet, it returns
+// none, because no listener needs a check.
 func (u *UnboundListeners) host() addresses {
 	found := addresses{UnboundListeners: u, known: u.programs,
 		sockets: map[sockdiag.Protocol][]sockdiag.Socket{}}

@@ -30,7 +30,7 @@ var (
 func (s *session) allow(typeURL string) error {
 	allowed := envoyTypes
 	if s.share == s.server.others {
-		// applications receive no secrets, which the agent sends only over Envoy's socket
+		// applications receive no secrets: the agent sends secrets only over Envoy's socket
 		allowed = grpcTypes
 	}
 	if slices.Contains(allowed, typeURL) {

@@ -28,7 +28,7 @@ func newMissing(first time.Duration) missing {
 	return m
 }
 
-// received records that Envoy has received a response of the upstream server.
+// received drops the extensions that are contained in a response which Envoy has received.
 func (m *missing) received(r *response) {
 	if r.typeURL != xdsresource.ExtensionType || len(m.names) == 0 {
 		return

@@ -198,7 +198,7 @@ func (t *targets) failed(why error) {
 	f.until = time.Now().Add(f.retries.Next())
 }
 
-// exhausted reports whether all targets have failed since a target succeeded last.
+// exhausted reports whether all targets have failed since the last success of a target.
 func (t *targets) exhausted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

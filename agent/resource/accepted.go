@@ -57,7 +57,7 @@ type Nack struct {
 	Resource *Resource
 	// version that the client continues to use, maybe without content; nil: none
 	VersionInUse *Resource
-	// removed listeners that the client still has, and that the refused one would replace
+	// removed listeners that the client still has, and that the refused listener would replace
 	ReplacedListeners []*Resource
 	Reason            string
 	// the cause is on the client's host, or the client uses the resource although it answered with
@@ -237,7 +237,7 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 		}
 		delete(f.unaccepted, key)
 		if m := f.refusals[key]; m == nil {
-			// Feed.State contains the previously accepted version, which is replaced now
+			// State contained the version that was accepted before, and no longer does: notify
 			if f.accepted[key].refused {
 				e.keys = append(e.keys, key)
 				changed = true

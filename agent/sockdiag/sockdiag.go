@@ -27,7 +27,7 @@ type Socket struct {
 	Peer         netip.AddrPort // peer of a connection
 	Device       uint32         // index of the bound network interface; 0: none
 	UID          uint32         // user that created the socket
-	Inode        uint32         // 0: belongs to no process, like a connection that was not accepted yet
+	Inode        uint32         // 0: of no process, such as a connection not yet accepted
 	// CGroup is the creator's control group: the inode of its directory in /sys/fs/cgroup;
 	// 0: unknown.
 	CGroup uint64
