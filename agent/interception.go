@@ -16,7 +16,7 @@ import (
 // instance. The file of an instance exists while outrider-capture has settings for that instance.
 const captureState = "outrider-capture"
 
-// newCapture returns the part that makes outrider-capture redirect connections.
+// newCapture returns the component that makes outrider-capture redirect connections.
 func newCapture(
 	b *base, c *config.Config, supervisor *epoch.Supervisor,
 ) *capture.Controller {

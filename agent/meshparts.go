@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// meshParts are the parts of the agent that serve the mesh configuration to Envoy and check its
-// effects on this host, such as listeners that Envoy cannot bind.
+// meshParts are the components of the agent that serve the mesh configuration to Envoy and check
+// its effects on this host, such as listeners that Envoy cannot bind.
 type meshParts struct {
 	watch     *watch.Watcher // watches the files of the mesh configuration
 	discovery *discovery.Server
@@ -85,8 +85,8 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	return m, nil
 }
 
-// newXDS returns the xDS server for the resources of the embedded discovery server, and the part
-// that makes it send listeners again that Envoy could not bind.
+// newXDS returns the xDS server for the resources of the embedded discovery server, and the
+// component that makes it resend listeners that Envoy could not bind.
 func newXDS(
 	b *base, m *meshParts, e *epochParts, acknowledgements chan<- struct{},
 ) (server *xds.Server, unbound *ports.UnboundListeners, err error) {

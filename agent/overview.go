@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// overview collects the state of all parts.
+// overview collects the state of all components.
 type overview struct {
 	state    *reloadState
 	life     *agentEnd
@@ -40,7 +40,7 @@ type overview struct {
 	mesh     *operations.MeshOperations
 }
 
-// Status returns the combined state of all parts (api.Backend).
+// Status returns the combined state of all components (api.Backend).
 func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	status := o.State(ctx)
 	status.Epochs = o.epochs.EpochsWithUsage(ctx)

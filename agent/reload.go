@@ -19,8 +19,8 @@ import (
 // steps do not run, and the configuration in force remains.
 //
 // The goroutine of Run, the owner, holds the configuration in force and never blocks. Steps that
-// read files, call other parts or apply settings run in helper goroutines, which post their results
-// to the owner:
+// read files, call other components or apply settings run in helper goroutines, which post their
+// results to the owner:
 //
 //	take → prepare* → decide → submit* → applied → queue* → finish  (*: a helper goroutine)
 //
@@ -70,8 +70,8 @@ type requester interface {
 	Changed() <-chan struct{}
 }
 
-// effects applies configurations to the other parts of the agent. The methods may block. Before
-// each wait they call step with the name of the part that they wait for.
+// effects applies configurations to the other components of the agent. The methods may block.
+// Before each wait they call step with the name of the component that they wait for.
 type effects interface {
 	// Expect watches the files of a configuration that a reload is about to read, until Release is
 	// called for the reload. It does nothing once ctx has ended. A caller that may still call

@@ -30,8 +30,8 @@ func (r *reloads) responds(t *testing.T, when string) {
 	}
 }
 
-// If a part of the agent hangs while it applies settings, only the reload that waits for it and
-// later ones are delayed, and their progress names the part.
+// If a component hangs while it applies settings, only the reload that waits for it and later ones
+// are delayed, and their progress names the component.
 func TestReload_HangingSettingsDoNotBlockTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)

@@ -11,7 +11,7 @@ import (
 // settings take effect in the order of the commits.
 type queuedWork struct {
 	done chan struct{}
-	step atomic.Pointer[string] // the part that the call currently waits for
+	step atomic.Pointer[string] // the component that the call currently waits for
 }
 
 // queue calls work in a helper goroutine after all earlier work has ended, and then next in the

@@ -150,8 +150,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	r.requested, read.epoch = append(r.requested, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	r.publish(request)
-	// Submit is called here, in the goroutine of Run, so that the supervisor gets requests in
-	// order.
+	// Submit is called in the goroutine of Run, so that the supervisor receives requests in order.
 	wait := r.supervisor.Submit(epoch.Request{
 		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
 		AbortEpochs: request.abort,

@@ -12,7 +12,7 @@ import (
 )
 
 // reloadState holds the configuration in force and the state of the reloads. Only the reloader
-// changes it; every part may read it.
+// changes it; every component may read it.
 type reloadState struct {
 	started *config.Config               // with which the agent started
 	binary  atomic.Pointer[envoy.Binary] // of the configuration in force; at first nil

@@ -27,10 +27,11 @@ type run struct {
 	stages  []stage
 }
 
-// stage is a list of parts that start in order, after the previous stage has finished starting.
+// stage is a list of components that start in order, after the previous stage has finished
+// starting.
 type stage struct {
 	parts []lifecycle.Component
-	await lifecycle.Component // part to wait for after the start of parts; nil: no wait
+	await lifecycle.Component // component to wait for after the start of parts; nil: no wait
 	// called after the wait; an error ends the agent; may be nil
 	then func(ctx context.Context) error
 }
@@ -52,8 +53,8 @@ func (r *run) ping(ctx context.Context) error {
 	return nil
 }
 
-// run starts the stages. It returns when a part or ctx has ended and all parts have stopped in
-// reverse order.
+// run starts the stages. It returns when a component or ctx has ended and all components have
+// stopped in reverse order.
 func (r *run) run(ctx context.Context) error {
 	group := lifecycle.NewGroup(ctx)
 	for _, s := range r.stages {
@@ -108,7 +109,7 @@ func awaitKeeper(
 	return endEnvoys(ctx, link, b.log)
 }
 
-// newEvents returns the part that logs conditions and events.
+// newEvents returns the component that logs conditions and events.
 func newEvents(b *base, proxy *epoch.Proxy) *journal.EventLog {
 	return &journal.EventLog{Conditions: b.board, Log: b.logOf("agent"), Logs: b.logs,
 		LiveEpoch: proxy,

@@ -25,7 +25,7 @@ const (
 )
 
 // noInterface is the index of a network interface that does not exist. A listening socket that is
-// bound to it gets no new connection; handshakes and connections in its queue are not affected.
+// bound to it receives no new connection; handshakes and connections in its queue are not affected.
 // Binding needs no privilege (Linux 5.7).
 const noInterface = math.MaxInt32
 
@@ -61,7 +61,7 @@ func (s *server) stopAccepting() error {
 	return errors.Join(failures...)
 }
 
-// unplug binds a listening socket to noInterface, so that it gets no new connections.
+// unplug binds a listening socket to noInterface, so that it receives no new connections.
 func unplug(socket int) error {
 	bound, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX)
 	if err == nil && bound == noInterface {

@@ -175,7 +175,7 @@ func (g group) steer(open *openSockets, closing bool) error {
 		return err
 	}
 	for _, inode := range g.old {
-		_ = open.with(inode, unplug) // fails for a closed socket, which gets no connections anyway
+		_ = open.with(inode, unplug) // fails for a closed socket, which receives no connections
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func TestSteer(t *testing.T) {
 			if len(lost) > 0 {
 				t.Errorf("%d of %d lost, the first: %v", len(lost), made, lost[0])
 			}
-			// A socket that is opened later gets connections as well, because the program is
+			// A socket that is opened later receives connections as well, because the program is
 			// detached.
 			l.listens("later", address, test.old)
 			l.eventually("all take part", func() bool {
@@ -179,7 +179,7 @@ func TestSteer(t *testing.T) {
 	}
 }
 
-// When the Envoy to which connections are steered dies, the other Envoy gets them again.
+// When the Envoy to which connections are steered dies, the other Envoy receives them again.
 func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 	t.Parallel()
 	for _, sockets := range []struct{ old, fresh int }{{2, 2}, {1, 3}, {3, 1}} {

@@ -217,8 +217,8 @@ func (s *server) releaseAgent(c *connection) {
 	if s.agent == c {
 		s.agent = nil
 		close(s.released)
-		// The notification of new lines may have gone to the lost connection's writer: notify the
-		// next one.
+		// The writer of the lost connection may have consumed the notification of new lines: notify
+		// the next writer.
 		s.lines.wake()
 		s.updateIdleTimer()
 	}

@@ -23,7 +23,7 @@ const (
 	flagsOffset         = sharedMemorySize - 8
 )
 
-// maxBaseID keeps BaseID*10+9 within 32 bits, as Envoy computes it.
+// maxBaseID limits BaseID*10+9, which Envoy computes, to 32 bits.
 const maxBaseID = (1<<32 - 10) / 10
 
 // sharedMemory gives access to the files of base IDs.

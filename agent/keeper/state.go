@@ -35,8 +35,8 @@ type savedChild struct {
 	Pipe    int      `json:"pipe"` // -1: all writers have closed it
 	Partial []byte   `json:"partial"`
 	Cut     int      `json:"cut"`
-	Rescue  int      `json:"rescue"` // socket of the stand-in; -1: there is none
-	Parent  Process  `json:"parent"` // the dead parent for which the stand-in answers
+	Rescue  int      `json:"rescue"` // socket of the stand-in, which answers for Parent; -1: none
+	Parent  Process  `json:"parent"` // the dead parent for which the keeper answers
 }
 
 // save writes the state to a memory file that survives exec. The caller holds the lock and has

@@ -54,7 +54,7 @@ type request struct {
 	Start     *StartSpec `json:"start,omitempty"`
 	Run       *runSpec   `json:"run,omitempty"`
 	ID        string     `json:"id,omitempty"` // of a process
-	// To is the ID of the process that gets the connections (operation steer).
+	// To is the ID of the process that is to receive the connections (operation steer).
 	To string `json:"to,omitempty"`
 	// Closes is the time until the process with this ID closes its listeners (operation steer).
 	Closes time.Duration   `json:"closes,omitempty"`

@@ -1,6 +1,6 @@
-// Package lifecycle runs the parts of a program: its long-running components. It starts them in
-// order and stops them in reverse order, so that a part may use the parts that were started before
-// it until it has stopped.
+// Package lifecycle runs the long-running components of a program. It starts them in order and
+// stops them in reverse order, so that a component may use those that were started before it until
+// it has stopped.
 package lifecycle
 
 import (
@@ -10,12 +10,13 @@ import (
 	"sync"
 )
 
-// Component is a long-running part of a program.
+// Component is a long-running component of a program.
 type Component interface {
 	Name() string
-	// Run runs the part until ctx ends, then returns nil. If it returns earlier, the program stops.
+	// Run runs the component until ctx ends, then returns nil. If it returns earlier, the program
+	// stops.
 	Run(ctx context.Context) error
-	// Ready returns a channel that Run closes when other parts may use this one.
+	// Ready returns a channel that Run closes when other components may use this one.
 	Ready() <-chan struct{}
 }
 
@@ -37,7 +38,7 @@ func (r *Readiness) channel() chan struct{} {
 	return r.ready
 }
 
-// Group is a set of running parts. Its methods must be called by one goroutine.
+// Group is a set of running components. Its methods must be called by one goroutine.
 type Group struct {
 	ctx     context.Context // result of Context
 	end     context.CancelFunc
@@ -52,21 +53,22 @@ type running struct {
 	done chan struct{} // closed when Run has returned
 }
 
-// NewGroup returns a Group without parts that stops when ctx ends.
+// NewGroup returns a Group without components that stops when ctx ends.
 func NewGroup(ctx context.Context) *Group {
 	g := &Group{}
 	g.ctx, g.end = context.WithCancel(ctx)
 	return g
 }
 
-// Context returns a context that ends when the group has to stop: after Fail, after a part's Run
-// has returned, or at the end of the context passed to NewGroup.
+// Context returns a context that ends when the group has to stop: after Fail, after a component's
+// Run has returned, or at the end of the context passed to NewGroup.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Start starts parts in order. It does not wait until they are ready.
+// Start starts components in order. It does not wait until they are ready.
 func (g *Group) Start(parts ...Component) {
 	for _, p := range parts {
-		// This context does not end with g.ctx, because Wait stops the parts one after the other.
+		// This context does not end with g.ctx, because Wait stops the components one after the
+		// other.
 		ctx, stop := context.WithCancel(context.WithoutCancel(g.ctx))
 		r := running{stop, make(chan struct{})}
 		g.running = append(g.running, r)
@@ -80,7 +82,7 @@ func (g *Group) Start(parts ...Component) {
 	}
 }
 
-// Await waits until parts are ready. If the group has to stop first, it returns the error of
+// Await waits until components are ready. If the group has to stop first, it returns the error of
 // Context.
 func (g *Group) Await(parts ...Component) error {
 	for _, p := range parts {
@@ -103,8 +105,8 @@ func (g *Group) Fail(err error) {
 	g.end()
 }
 
-// Wait waits until the group has to stop. It then stops the parts in reverse order, each after the
-// one started later has returned. It returns the first error.
+// Wait waits until the group has to stop. It then stops the components in reverse order, each after
+// the one started later has returned. It returns the first error.
 func (g *Group) Wait() error {
 	<-g.ctx.Done()
 	for _, r := range slices.Backward(g.running) {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fake is a part that logs its start and end.
+// fake is a component that logs its start and end.
 type fake struct {
 	Readiness
 	name  string

@@ -1,6 +1,6 @@
-// Package repeat limits how often the same thing is reported. An error in a loop, a state that
-// changes back and forth, or a request that is always refused could otherwise fill the journal.
-// Such a report is made a few times per minute; omitted ones are counted.
+// Package repeat limits repeated reports. An error in a loop, a state that changes back and forth,
+// or a request that is always refused could otherwise fill the journal. A few such reports are made
+// per minute; omitted ones are counted.
 package repeat
 
 import (

@@ -139,7 +139,7 @@ func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 }
 
 // TestFeed_RetainsNoClosedListener checks that a listener that a policy closes does not remain in
-// the snapshot for a refused listener, whether the policy came in the same edit or later.
+// the snapshot for a refused listener, whether the policy was published in the same edit or later.
 func TestFeed_RetainsNoClosedListener(t *testing.T) {
 	old, next := message(ListenerType, "old"), message(ListenerType, "next")
 	closed := map[Key]bool{old.Key(): true}
