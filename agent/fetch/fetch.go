@@ -26,7 +26,7 @@ func NewClient(transport http.RoundTripper) *http.Client {
 		}}
 }
 
-// Get returns the body of a response with status 200, or an error if it exceeds size bytes. No
+// Get returns the body of a response with status 200, or an error if it exceeds maxBytes bytes. No
 // error contains the URL.
 func Get(ctx context.Context, client *http.Client, url string, maxBytes int64) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
