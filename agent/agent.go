@@ -1,6 +1,6 @@
-// Package agent composes the parts of Outrider. It orders their start and stop, derives the
-// settings of each part from the configuration, and runs a reload as one transaction. The details
-// of a part stay in the part's own package.
+// Package agent composes the components of Outrider. It orders their start and stop, derives their
+// settings from the configuration, and runs a reload as one transaction. The details of a component
+// are in its own package.
 package agent
 
 import (
@@ -47,7 +47,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	// its threads one signal at a time, which is slow.
 	go catching()
 	defer func() { catching().stop() }()
-	var composed *run // set before the notifier, which is one of its parts, runs
+	var composed *run // set before composed.run starts the notifier
 	notifier := systemd.NewNotifier(systemd.Options{Environment: options.environment(),
 		Ping:   func(ctx context.Context) error { return composed.ping(ctx) },
 		Logger: b.logOf("systemd")})

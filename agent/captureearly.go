@@ -18,8 +18,8 @@ import (
 // if they rejected inbound connections that were not captured.
 const closedName = "capture.json"
 
-// keepClosed stores settings that reject inbound connections which are not captured. If the
-// settings do not, it removes the stored ones.
+// keepClosed stores s if it rejects inbound connections that are not captured. Otherwise it removes
+// the settings that were stored earlier.
 func keepClosed(path string, s *capture.Settings) error {
 	if s == nil || !s.RejectsInboundOnFailure() {
 		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// An agent that answers queries also reports since when it is present. Otherwise each of two agents
-// that start at the same time would yield to the other.
+// Once an agent answers queries of other agents, it reports since when it has been reachable.
+// Otherwise two agents that start at the same time would yield to each other.
 func TestAPI_PresentBeforeItAnswers(t *testing.T) {
 	reachable := &lifecycle.Readiness{}
 	presence := hostconflict.NewReachableTime(reachable.Ready())

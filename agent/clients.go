@@ -123,8 +123,8 @@ func (n *epochNodes) all() (nodes []*corev3.Node, all bool) {
 	return nodes, all
 }
 
-// read returns the node of a bootstrap file. It does not cache by path, because epoch numbers, and
-// so paths, are reused.
+// read returns the node of a bootstrap file. It uses the cached node only while the file is
+// unchanged, because epoch numbers, and so paths, are reused.
 func (n *epochNodes) read(path string) (bootstrapNode, error) {
 	file, err := os.Stat(path)
 	if err != nil {

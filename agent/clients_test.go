@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/epoch/record"
 )
 
-// The nodes are read from the files each time, because paths are reused. An epoch with an
-// unreadable file makes the nodes incomplete.
+// A replaced file is read again, because paths are reused. The nodes are incomplete if the file of
+// a running epoch is missing. The node of an exited epoch is not returned.
 func TestEpochNodes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "envoy-rev1.json")
 	epochs := []record.Epoch{{BootstrapPath: path},

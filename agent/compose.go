@@ -39,7 +39,7 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 	received signals, notifier *systemd.Notifier,
 ) (*run, error) {
 	c, state := loaded.Config, newReloadState(loaded)
-	reachable := &lifecycle.Readiness{} // ready once other agents can query this agent's private socket
+	reachable := &lifecycle.Readiness{} // ready once other agents can query this one
 	e, connected, err := newEpochs(ctx, b, c, state,
 		hostconflict.NewReachableTime(reachable.Ready()))
 	if err != nil {
@@ -103,7 +103,8 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 		bootstraps: boots,
 		supervisor: e.supervisor, proxy: proxy, reloader: reloads, watched: watched}
 	supervisor := supervision{e.supervisor, e.link}
-	if err := b.store.CloseRemaining(); err != nil { // sockets that only another version of the agent uses
+	// sockets that only another version of the agent uses
+	if err := b.store.CloseRemaining(); err != nil {
 		b.log.Warn("cannot remove unused sockets from systemd's file descriptor store",
 			"error", err)
 	}
@@ -114,15 +115,15 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 				parts: []lifecycle.Component{w, sdsSockets},
 				then:  func(ctx context.Context) error { return awaitKeeper(ctx, b, c, e.link, connected) },
 			},
-			// the reloader is listed after the private socket and so stops before it: requests of
-			// the socket wait for the reloader
+			// the reloader is listed after the private socket and so stops before it: pending
+			// requests of the socket wait for the reloader
 			{
 				parts: []lifecycle.Component{notifier, handler, e.link, socket, reloads,
 					newEvents(b, proxy)},
 				await: socket,
 			},
 			{parts: []lifecycle.Component{supervisor}, await: supervisor},
-			{ // these parts need to know the epochs of an earlier agent
+			{ // these components need the epochs that an earlier agent started
 				parts: slices.Concat([]lifecycle.Component{m.discovery, m.relay, xdsSockets,
 					v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,
@@ -139,7 +140,7 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 	}, nil
 }
 
-// optionalParts returns the parts that a configuration may disable.
+// optionalParts returns the components that a configuration may disable.
 func optionalParts(b *base, c *config.Config, m *meshParts, v *views, watched *configWatch,
 	reloads *reloader, operations *backend,
 ) (optional []lifecycle.Component, err error) {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result reports whether a user may read a file, list and enter a directory, or connect to a socket.
+// Result reports whether a user may read a file, list and enter a directory, or connect to a
+// socket.
 type Result struct {
 	Readable bool `json:"readable,omitempty"`
 	// DeniedDirectory is the first directory of the path that the user may not enter; "": none.
@@ -37,7 +38,7 @@ func Check(path string) (Result, error) {
 		return Result{}, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer func() { _ = unix.Close(fd) }()
-	// Refers to the opened file even if its path has been replaced since.
+	// The link refers to the opened file even if its path has been replaced since.
 	opened := fmt.Sprintf("/proc/self/fd/%d", fd)
 	var status unix.Stat_t
 	if err := unix.Fstat(fd, &status); err != nil {

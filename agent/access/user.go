@@ -31,11 +31,11 @@ func CheckAs(user User, path string) (Result, error) {
 	answers := make(chan answer, 1)
 	go func() {
 		var a answer
-		// not unlocked: Go ends the thread, which has the other user, with the goroutine
+		// not unlocked: Go ends the thread, whose user has changed, with the goroutine
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			// The main thread must not end or change its user. While it blocks in the nested
-			// CheckAs, the nested goroutine runs on another thread.
+			// The main thread must not end or change its user. This goroutine occupies it while
+			// CheckAs runs again, so the goroutine of that call has another thread.
 			defer runtime.UnlockOSThread()
 			a.Result, a.err = CheckAs(user, path)
 		} else if a.err = becomeUser(user); a.err == nil {

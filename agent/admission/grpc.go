@@ -22,7 +22,8 @@ func ServeGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) 
 		return nil
 	}
 	server.Stop()
-	// The end of ctx also closed the listener, and Serve returned before AfterFunc called Stop.
+	// If ctx has ended, its end closed the listener, and Serve returned before AfterFunc called
+	// Stop.
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // no failure
 	}

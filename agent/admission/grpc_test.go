@@ -28,8 +28,8 @@ func TestServeGRPC_ListenerThatEndsWithTheContextIsNoError(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		// These functions delay ServeGRPC's own AfterFunc, so that the listener often fails before
-		// the server is stopped.
+		// Further functions that run at the end of ctx delay ServeGRPC's AfterFunc, so that the
+		// listener often fails before the server is stopped.
 		for range 500 {
 			context.AfterFunc(ctx, func() {})
 		}

@@ -19,8 +19,8 @@ type Options struct {
 }
 
 // Listener accepts connections that their pool admits, and closes the rest. It does not wait until
-// the pool has a free slot: connections would fill the kernel's backlog, which all clients share. A
-// connection is idle until SetBusy or ConnState marks it as busy.
+// the pool has a free slot: waiting connections would fill the kernel's backlog, which all clients
+// share. A connection is idle until SetBusy or ConnState marks it as busy.
 type Listener struct {
 	net.Listener
 	options Options

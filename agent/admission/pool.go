@@ -119,9 +119,9 @@ func (p *Pool) enter(key ClientKey, evict func(), wait bool) (slot, victim *Slot
 	return nil, nil, p.changed
 }
 
-// victimFor returns the slot to evict for a key that has already acquired own slots: the longest
-// idle slot of the keys with the most slots. Keys with fewer than own slots lose none. It returns
-// nil if no slot can be evicted.
+// victimFor returns the slot to evict for a key that holds own slots, or nil if there is none:
+// among the keys that hold the most slots and have an idle one, the slot that has been idle
+// longest. A key that holds fewer than own slots loses none.
 func (p *Pool) victimFor(own int) (victim *Slot) {
 	if p.idle == 0 {
 		return nil

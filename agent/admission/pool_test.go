@@ -38,8 +38,8 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 		limits Limits
 		groups []group
 		uid    uint32 // user that acquires another slot
-		// group is the index of the group that loses its first slot by eviction; -1: the pool has a
-		// free slot; -2: no slot can be evicted.
+		// group is the index in groups of the group that loses its first slot by eviction; -1: the
+		// pool has a free slot; -2: no slot can be evicted.
 		group int
 	}{
 		{"room", Limits{4, 2}, []group{{1, 1, true}, {2, 2, true}}, 1, -1},

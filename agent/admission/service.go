@@ -60,8 +60,8 @@ func (s Service) Serve(ctx context.Context) error {
 	return nil
 }
 
-// FromWebPage reports whether a web page may have made a browser send the request: it names another
-// origin, or a host name that resolves to this host (DNS rebinding).
+// FromWebPage reports whether a web page may have made a browser send the request: the request has
+// the header Origin, or its Host is a name other than localhost (DNS rebinding).
 func FromWebPage(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {

@@ -51,7 +51,7 @@ type CaptureExplanation struct {
 	State     string `json:"state"` // state of the rules: off, on, withdrawn, closed or trial
 }
 
-// CaptureTrialRequest requests a trial of this duration.
+// CaptureTrialRequest requests a trial, which ends after Duration unless it is confirmed.
 type CaptureTrialRequest struct {
 	Duration time.Duration `json:"for"` // nanoseconds
 }

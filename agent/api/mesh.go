@@ -25,7 +25,7 @@ type (
 	MeshExplainHeader = answer.Header
 	// MeshExplainAnswer is Envoy's predicted handling of a MeshExplainRequest.
 	MeshExplainAnswer = answer.Answer
-	// MeshWeightedCluster is a destination of a MeshExplainRequest.
+	// MeshWeightedCluster is a possible destination of a MeshExplainRequest, with its weight.
 	MeshWeightedCluster = answer.WeightedCluster
 	// MeshExplainStep is one decision of Envoy about a MeshExplainRequest.
 	MeshExplainStep = answer.Step
@@ -55,7 +55,7 @@ const MaxMeshFiles = 16 << 20
 // MeshFiles are files to compare with the mesh configuration in force. Paths are absolute.
 type MeshFiles struct {
 	Files           []MeshFile `json:"files"`
-	CompleteFolders []string   `json:"folders,omitempty"` // directories whose files are all in Files
+	CompleteFolders []string   `json:"folders,omitempty"` // directories with all files in Files
 }
 
 // MeshFile is a file with its content, which the caller read, since the agent may not be permitted

@@ -126,7 +126,7 @@ func (s *Server) change(next http.HandlerFunc) http.Handler {
 		peer, _ := peerOfRequest(r)
 		level := slog.LevelInfo
 		if strings.HasSuffix(r.URL.Path, "/reload") {
-			level = slog.LevelDebug // the reload itself is logged with its requester
+			level = slog.LevelDebug // the reload's own log entry names its requester
 		}
 		s.options.Logger.Log(r.Context(), level, "request over the private socket", "path",
 			r.URL.Path, "uid", peer.UID, "pid", peer.PID)

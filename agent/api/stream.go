@@ -74,7 +74,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 			cancel()
 		}
 	}
-	_ = out.flush() // the header confirms that the request was accepted
+	_ = out.flush() // the response header confirms that the request was accepted
 	ending := s.ending
 	for {
 		select {

@@ -252,7 +252,7 @@ type DrainRequest struct {
 	// Wait delays the response until the listeners are closed and no connections remain.
 	Wait bool `json:"wait,omitempty"`
 	// ReportUnhealthy reports the workload as unhealthy upstream until Undrain, so that the mesh
-	// stops sending requests before the host leaves. Nothing is drained.
+	// stops sending requests before the host leaves the mesh. Nothing is drained.
 	ReportUnhealthy bool `json:"announce,omitempty"`
 }
 

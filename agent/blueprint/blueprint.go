@@ -1,8 +1,8 @@
 // Package blueprint makes Envoy's bootstrap and command line from a configuration: it reads the
 // files of the bootstrap, resolves names, renders the bootstrap and builds the command line.
 //
-// Start, reload and check (outriderd --check, outrider config check, CheckConfig on D-Bus) use it
-// alike, so that a check refuses what a reload would refuse. Errors are config.Errors with the
+// Start, reload and check (outriderd --check, outrider config check, CheckConfig on D-Bus) all use
+// it, so that a check refuses what a reload would refuse. Errors are config.Errors with the
 // position of the key.
 package blueprint
 
@@ -153,7 +153,8 @@ func identityFiles(i config.Identity) []string {
 	return nil
 }
 
-// read reads the user's files that the bootstrap consists of.
+// read reads the user's files from which the bootstrap is made: custom bootstrap, template,
+// override.
 func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 	e := b.loaded.Config.Envoy
 	for _, file := range []struct {

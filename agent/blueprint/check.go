@@ -121,8 +121,8 @@ func Check(ctx context.Context, options config.Options, checks CheckOptions) Che
 	return report
 }
 
-// secretElsewhere returns the first key of the bootstrap whose file is a systemd credential, which
-// only the unit's processes can read.
+// secretElsewhere returns the first configuration key that names a systemd credential as a file of
+// the bootstrap, and the credential. Only processes of the agent's unit can read credentials.
 func secretElsewhere(c *config.Config) (key, credential string) {
 	for _, file := range []struct{ key, path string }{
 		{customKey, c.Envoy.CustomConfigFile}, {templateKey, c.Envoy.TemplateFile},
@@ -140,7 +140,7 @@ func secretElsewhere(c *config.Config) (key, credential string) {
 type environment struct {
 	runner envoy.Runner
 	folder string
-	envoys bool // runner runs Envoy as the user of a real start
+	envoys bool // whether runner runs Envoy as the user of a real start
 	remove func()
 }
 

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/bootstrap/render"
 )
 
-// Without an identity provider the SDS socket serves credentials only. An Envoy that requested the
-// workload's certificate there would start 15 s late.
+// Without an identity provider the SDS socket serves credentials, but no workload certificate. The
+// bootstrap must not request the certificate there: Envoy would start 15 s late.
 func TestIdentity_NoneWithoutProvider(t *testing.T) {
 	h := newHost(t)
 	loaded, err := config.Load(config.Options{Path: h.write("outrider.toml", "")})

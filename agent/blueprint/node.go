@@ -15,7 +15,7 @@ func (m Builder) node(ctx context.Context, loaded *config.Loaded) (config.Node, 
 	if err != nil {
 		return node, config.Errors{loaded.KeyError("node", err.Error(), "")}
 	}
-	if len(c.Discovery.Addresses) == 0 { // the embedded server uses one address only
+	if len(c.Discovery.Addresses) == 0 { // the embedded server uses no detected extra address
 		node.ExtraIPs = c.Node.ExtraIPs
 	}
 	if node.Cloud == "" {

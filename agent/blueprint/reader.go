@@ -15,7 +15,9 @@ import (
 
 // UserAccess is a user whose read access to files is checked.
 type UserAccess struct {
-	HiddenDirectories []string // directories hidden by its unit, with the setting: "/home (ProtectHome=yes)"
+	// HiddenDirectories are hidden by the user's unit, each with the setting that hides it:
+	// "/home (ProtectHome=yes)".
+	HiddenDirectories []string
 
 	name, group string
 	uid         uint32
@@ -27,7 +29,7 @@ type UserAccess struct {
 type AccessCheck func(path string) (access.Result, error)
 
 // LookupUserAccess looks up a user by name or number; it returns nil if there is none. groups, by
-// name or number, are additional groups of its unit (SupplementaryGroups=). Only root can check
+// name or number, are the groups that its unit adds (SupplementaryGroups=). Only root can check
 // what another user can read.
 func LookupUserAccess(name string, groups ...string) *UserAccess {
 	found, err := user.Lookup(name)

@@ -38,7 +38,7 @@ func (r *UserAccess) fix(path, final string, open bool) string {
 		return share(r.group, "640")
 	case open:
 		return share(r.group, "440")
-	case direct && group != "": // a file of Envoy's user, which the agent reads on its behalf
+	case direct && group != "": // Envoy's user owns the file; the agent reads it for Envoy
 		return share(group, "440")
 	case direct && (owner.Uid == 0 || owner.Uid == r.uid) && info.Mode()&0o077 == 0:
 		return fmt.Sprintf("chown %s %s; chmod 400 %s", r.name, path, path)
@@ -46,8 +46,8 @@ func (r *UserAccess) fix(path, final string, open bool) string {
 	return r.copyOf(path, final) // other programs use the file, or replace the target of the link
 }
 
-// groupOf returns the primary group of a user other than root if the reader is a member of it, else
-// "".
+// groupOf returns the name of a user's primary group if r is a member of it, else "". It returns ""
+// for root and for r's own user.
 func (r *UserAccess) groupOf(uid uint32) string {
 	found, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil || uid == 0 || uid == r.uid {
@@ -70,9 +70,9 @@ const ownFolder = "/etc/outrider"
 // ours reports whether a path is Outrider's own.
 func ours(path string) bool { return path == ownFolder || strings.HasPrefix(path, ownFolder+"/") }
 
-// closed returns the fix if the user may not enter a folder on the way to the file. It does not
-// open folders of other programs: certbot, for example, closes its folders because they contain
-// keys.
+// closed returns the reason and the fix if the user may not enter a folder on the way to the file.
+// The fix does not open folders of other programs: certbot, for example, closes its folders because
+// they contain keys.
 func (r *UserAccess) closed(path string, found access.Result) string {
 	why := fmt.Sprintf("the user may not enter %s; ", found.DeniedDirectory)
 	if found.ResolvedPath != path {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// requestUpstream fetches the bootstrap of the upstream server for the node of b's bootstrap, and
-// renders it.
+// requestUpstream sends the node of b's bootstrap to the upstream server, renders the bootstrap
+// that the server returns, and stores it in b.
 func (m Builder) requestUpstream(ctx context.Context, b *Blueprint,
 	request bootstrap.Request) error {
 	var own struct{ Node json.RawMessage }

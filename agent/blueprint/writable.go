@@ -26,7 +26,8 @@ func CheckEnvoyCanWrite(ctx context.Context, runner envoy.Runner, loaded *config
 			continue
 		}
 		folder := filepath.Dir(file.path)
-		// Checks the file if it exists, else the directory in which it would be created.
+		// testProgram checks the file if it exists, else the directory in which Envoy would create
+		// it.
 		_, _, exit, err := runner.Run(ctx, testProgram, []string{"-w", file.path, "-o", "(", "!",
 			"-e", file.path, "-a", "-w", folder, ")"})
 		if err != nil {

@@ -118,7 +118,7 @@ func (a *agent) set(change func()) {
 }
 
 // BeginReload publishes the end of the reload before it returns the ID, so the server receives the
-// end of a reload that it does not know yet.
+// end of a reload whose ID it does not know yet.
 func (a *agent) BeginReload(ctx context.Context, ifChanged bool) (uint64, error) {
 	if err := a.do(ctx, "reload "+strconv.FormatBool(ifChanged)); err != nil {
 		return 0, err

@@ -74,6 +74,6 @@ func (n names) DeliverSignal(_, member string, signal *dbus.Signal) {
 	}
 	select {
 	case n.owned <- member == "NameAcquired":
-	default: // never full: the bus sends one or two of these per connection
+	default: // never full: the bus sends one or two such signals per connection
 	}
 }

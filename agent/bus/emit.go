@@ -47,7 +47,8 @@ func (e *emitter) objects(now *snapshot) error {
 	return nil
 }
 
-// object sends the difference of an object. Conditions are sent only if an event has reported them.
+// object sends the difference between an object and its predecessor in before. It sends the
+// conditions only if reported, that is, if an event has announced their change.
 func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object, o object,
 	reported bool) error {
 	old, ok := before[path]
@@ -65,8 +66,8 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 		value, ok := o.values[property.Name]
 		known := old.values[property.Name]
 		if property.Name == conditionsProperty {
-			// The condition.Registry limits how often an event repeats; a condition whose text
-			// changes often must not cause a signal each time.
+			// The condition.Registry limits how often it publishes an event about a condition. A
+			// condition whose text changes often must not cause more signals than events.
 			ok = reported
 			known = e.conditions
 		}

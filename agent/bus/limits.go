@@ -15,7 +15,7 @@ const (
 	// mostUnknown limits the connections whose user is being looked up. Of each further connection
 	// only one call is queued.
 	mostUnknown     = 1024
-	mostEarly       = 8    // queued calls per connection to look up
+	mostEarly       = 8    // queued calls of a connection whose user is being looked up
 	mostKnown       = 4096 // cached users of connections
 	mostChanges     = 24   // calls in progress that change something, of all users except root
 	mostOfUser      = 8    // calls in progress that change something, of one user except root

@@ -83,17 +83,17 @@ type Status struct {
 	RulesOutliveHelper bool      `json:"unowned,omitempty"`
 	Settings           *Settings `json:"settings,omitempty"`
 	Users              Users     `json:"users"`
-	Units              []Unit    `json:"units,omitempty"` // running units of Settings.Units and ExcludeUnits
+	Units              []Unit    `json:"units,omitempty"` // running ones of the units in Settings
 	Counters           []Counter `json:"counters,omitempty"`
 	Version            string    `json:"version,omitempty"` // of outrider-capture
 	PID                int       `json:"pid,omitempty"`
 }
 
-// DNSStatus is the redirection of queries to the agent's DNS proxy.
+// DNSStatus is the state of the redirection of queries to the agent's DNS proxy.
 type DNSStatus struct {
 	State     State        `json:"state"` // off, on, withdrawn
 	Reason    string       `json:"reason,omitempty"`
-	Resolvers []netip.Addr `json:"resolvers,omitempty"` // whose queries are redirected
+	Resolvers []netip.Addr `json:"resolvers,omitempty"` // queries to these addresses are redirected
 }
 
 // Counter counts the packets that matched the rules of one Rule.ConfigKey. Of redirected
@@ -104,7 +104,7 @@ type Counter struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// AddressFamilies are address families.
+// AddressFamilies is a set of address families.
 type AddressFamilies struct {
 	IPv4 bool `json:"ipv4"`
 	IPv6 bool `json:"ipv6"`

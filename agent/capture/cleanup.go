@@ -42,8 +42,8 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 			done = append(done, name)
 		case !errors.Is(err, unix.EPERM):
 			return done, err
-		// The nat table captures nothing, and systemd may hold its socket after outrider-capture's
-		// end.
+		// A remaining nat table is no error: it captures nothing, and systemd may hold its socket
+		// after outrider-capture's end.
 		case name != natName(instance):
 			held = append(held, name)
 		}

@@ -17,7 +17,8 @@ const (
 )
 
 // closedRules returns the table that rejects connections which BuildTable's rules should have
-// redirected but did not, in the directions (outbound, inbound) for which the settings want that.
+// redirected but did not: outbound ones with FailOutboundClosed, inbound ones with
+// FailInboundClosed.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	start := b.start(AddressFamilies{true, true})
@@ -91,8 +92,8 @@ func (h *helper) reconcileClosed(now time.Time) error {
 	return err
 }
 
-// openPorts returns text for a message that names the application ports which are captured inbound
-// and which other hosts can reach.
+// openPorts returns text for a message that names the ports on which other hosts can reach an
+// application and which s captures.
 func openPorts(s *Settings, users Users) string {
 	sockets, err := sockdiag.ListeningSockets()
 	if err != nil {

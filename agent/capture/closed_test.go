@@ -70,8 +70,8 @@ func (r *rig) inboundIs(want ...string) {
 }
 
 // With FailInboundClosed, the default of an agent with an identity, other hosts reach the
-// application only through Envoy, also after Envoy or outrider-capture was killed. Outbound
-// connections then go direct.
+// application only through Envoy, also after Envoy or outrider-capture was killed. While Envoy does
+// not serve, outbound connections go direct.
 func TestHelper_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -178,7 +178,7 @@ func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	trial.TrialDuration, trial.InboundOnly = 3*time.Second, true
 	r.apply(trial)
 	r.inboundIs("refused")
-	trial.InboundOnly = false // the agent changes it once Envoy is live; this starts no new trial
+	trial.InboundOnly = false // as the agent does once Envoy is live; no new trial starts
 	r.apply(trial)
 	r.inboundIs("here 80")
 	r.captures(StateWithdrawn)
@@ -254,7 +254,7 @@ func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.start()
-		r.captures(StateOff) // outrider-capture has compared the tables with its settings
+		r.captures(StateOff) // it compares the tables with its settings first
 		if got := r.inbound(); got != [3]string{"refused", "refused", "refused"} {
 			t.Errorf("without settings: %q", got)
 		}

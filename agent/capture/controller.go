@@ -20,7 +20,7 @@ const (
 	ConditionWithdrawn          = "capture-withdrawn"   // no rules, though Envoy is live
 	ConditionTrial              = "capture-trial"
 	ConditionFamilyUncaptured   = "capture-family"
-	ConditionRulesOutliveHelper = "capture-unowned" // the rules would remain if outrider-capture ended
+	ConditionRulesOutliveHelper = "capture-unowned" // the rules would outlive outrider-capture
 	ConditionDNSWithdrawn       = "capture-dns-withdrawn"
 )
 
@@ -54,11 +54,11 @@ type Controller struct {
 	wake chan struct{} // receives after EndInterception
 
 	mu      sync.Mutex
-	drain   time.Time // inbound connections are captured until then; zero: Envoy does not drain
-	stop    time.Time // inbound connections are captured until then after EndInterception
+	drain   time.Time // end of the inbound capture of a drain; zero: Envoy does not drain
+	stop    time.Time // end of the inbound capture after EndInterception
 	client  *Client   // nil: not connected
 	status  Status
-	known   bool // status came from outrider-capture, or it certainly does not run
+	known   bool // status came from outrider-capture, or it certainly is not running
 	changed chan struct{}
 }
 
@@ -68,7 +68,7 @@ func NewController(o ControllerOptions) *Controller {
 		wake: make(chan struct{}, 1)}
 }
 
-// Name is the part's name.
+// Name is the component's name.
 func (c *Controller) Name() string { return "capture" }
 
 const (
@@ -92,7 +92,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return nil
 	}
 	retries := backoff.Backoff{Min: firstRetry, Max: maxRetry}
-	replaced := time.Now() // when the last long connection ended; at first the start of Run
+	replaced := time.Now() // end of the last connection longer than replaceTime; at first now
 	for ctx.Err() == nil {
 		changed := c.Envoy.Changed()
 		if live, _ := c.Envoy.Serves(); !live && !c.hasState() &&
@@ -144,7 +144,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 		changed := c.Envoy.Changed()
 		live, now, ended := c.phase()
 		if !live && status.State == StateOff {
-			now = leaving // before the first capture: outbound connections stay direct
+			now = leaving // nothing is captured yet: leave outbound connections direct
 		}
 		if now != applied && live ||
 			first && (live || status.OutboundRejected || c.Settings.RejectsInboundOnFailure()) {

@@ -128,7 +128,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 	r.answers(soon, "far 80")
 }
 
-// leaver is a test of a Controller whose Envoy drains and stops.
+// leaver is a rig with a Controller whose Envoy drains and stops.
 type leaver struct {
 	*rig
 	*Controller
@@ -272,7 +272,8 @@ func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 	l.captured("far 80", "here 80")
 }
 
-// With fail = "closed", Tables returns the tables in force.
+// While outrider-capture rejects connections, Tables returns only the tables in force; otherwise it
+// also returns those that outrider-capture would install.
 func TestController_TablesOfClosed(t *testing.T) {
 	f := testController(condition.NewRegistry(), captureDNS)
 	for want, status := range map[string]Status{

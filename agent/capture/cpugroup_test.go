@@ -15,7 +15,7 @@ import (
 type cpuGroup struct {
 	t      *testing.T
 	folder string
-	second bool // of cgroup version 2
+	second bool // the group is of cgroup version 2
 }
 
 func newCPUGroup(t *testing.T) *cpuGroup {

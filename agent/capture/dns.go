@@ -184,7 +184,7 @@ func (h *helper) reconcileDNS(now time.Time) DNSStatus {
 		h.dropDNS()
 		return DNSStatus{State: StateWithdrawn, Reason: err.Error()}
 	}
-	h.forget.begin() // queries over TCP are unanswered connections; forgetQueries covers UDP only
+	h.forget.begin() // for queries over TCP without an answer yet; forgetQueries handles UDP only
 	left := slices.DeleteFunc(slices.Clone(d.resolvers), func(r netip.Addr) bool {
 		return slices.Contains(next.Resolvers, r)
 	})

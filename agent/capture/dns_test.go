@@ -172,8 +172,8 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	gets("proxy")
 	resume := parts.PauseProcess(t, proxy.Process.Pid)
 	left := time.Now()
-	// After agentGrace outrider-capture may remove the table, on a busy machine before the loop
-	// below ends.
+	// After agentGrace outrider-capture may remove the table. On a busy machine this may happen
+	// before the loop below ends.
 	waits := func() bool { return time.Since(left) < agentGrace }
 	r.client.Close()
 	parts.RepeatFor(2*dnsEvery, 100*time.Millisecond, func() {

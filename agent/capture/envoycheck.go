@@ -112,8 +112,8 @@ func accepts(s sockdiag.Socket) AddressFamilies {
 		IPv6: address.Is6() && !address.Is4In6()}
 }
 
-// capturedConnections reports whether Envoy has captured connections: at its capture ports, or with
-// a client's address as their own (TPROXY).
+// capturedConnections reports whether Envoy has captured connections: sockets at its capture ports
+// or, with TPROXY, sockets whose local address is a client's.
 func capturedConnections(envoy uint32) (bool, error) {
 	own, err := net.InterfaceAddrs()
 	if err != nil {

@@ -44,7 +44,7 @@ type helper struct {
 	installed  installed
 	left       time.Time // when the last agent disconnected; zero: an agent's DNS proxy answers
 	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
-	looked     time.Time // last check for captured connections and of the closed table
+	looked     time.Time // last check of captured connections and the rejecting table
 	reported   time.Time // last notification of systemd's watchdog
 	forget     forget
 	status     Status
@@ -172,8 +172,9 @@ func (h *helper) answer(c call) {
 	c.from.send(response{Number: c.Number, Status: &status})
 }
 
-// counters returns the counters of the rules in force. Of the DNS table it returns only the counter
-// of redirected queries: other queries match the exclusions of both tables and would count twice.
+// counters returns the counters of the rules in force. Of the DNS table it returns only that of
+// redirected queries: queries that are not redirected match the exclusions of both tables, so they
+// would count twice.
 func (h *helper) counters() []Counter {
 	read := func(socket *ownerSocket, table *Table) []Counter {
 		if socket == nil {

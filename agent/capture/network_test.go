@@ -20,7 +20,7 @@ func inNetwork(t *testing.T) bool {
 // tests.
 func inNetworkAlone(t *testing.T) bool {
 	t.Helper()
-	parts.BuildProgram(t, "outrider-capture") // built once: each test is a process of its own
+	parts.BuildProgram(t, "outrider-capture") // once, before each test runs as a process of its own
 	return parts.RerunInOwnNetwork(t)
 }
 

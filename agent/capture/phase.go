@@ -12,7 +12,7 @@ type phase int
 
 const (
 	staying phase = iota
-	leaving       // with FailInboundClosed it lasts until Stop
+	leaving       // with FailInboundClosed this phase lasts until Stop
 	left
 )
 

@@ -68,8 +68,8 @@ func (p *acceptProbe) connect() error {
 	return os.NewSyscallError("getsockname", err)
 }
 
-// state examines both ends of the connection. A listener with a full queue drops SYNs, so a
-// connection that is not established counts as waiting if others wait.
+// state examines both ends of the connection. An unanswered SYN counts as waiting if othersWait,
+// because a listener with a full queue drops SYNs; otherwise the probe counts as lost.
 func (p *acceptProbe) state(othersWait bool) probeState {
 	own, err := unix.GetsockoptTCPInfo(p.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	switch {

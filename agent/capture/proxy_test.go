@@ -139,8 +139,8 @@ func TestDNSProxy_AnswersRedirectedQueries(t *testing.T) {
 	}
 }
 
-// The limit of redirected TCP connections applies to each user of a client: when one user exceeds
-// it, the connections of others stay open.
+// The limit of redirected TCP connections applies to each local user: when the clients of one user
+// exceed it, the connections of other users stay open.
 func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 	if !inNetwork(t) {
 		return

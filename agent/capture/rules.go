@@ -60,7 +60,8 @@ func BuildTable(s *Settings, users Users, families AddressFamilies, running []Un
 		}},
 		b.untranslated(s, users, families),
 	}
-	// TPROXY does not depend on conntrack, which makes the kernel skip the redirection of some SYNs
+	// TPROXY needs no chain unredirected: it does not depend on conntrack, because of which the
+	// kernel does not redirect some SYNs with NAT.
 	if s.PreserveClientAddress {
 		b.table.Chains[1] = transparentChain(b.table.Chains[1].Rules)
 	} else {

@@ -26,7 +26,7 @@ type ownerSocket struct {
 
 const socketBuffer = 8 << 20 // an nftables transaction must fit into one datagram
 
-// newOwnerSocket requires CAP_NET_ADMIN.
+// newOwnerSocket opens an ownerSocket. It requires CAP_NET_ADMIN.
 func newOwnerSocket() (*ownerSocket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
 		unix.NETLINK_NETFILTER)

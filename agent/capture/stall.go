@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// stallLimit is the time after which an Envoy counts as hung that accepts neither the probe nor
-	// another connection and reads from none. Measured at seven busy processes per processor, a
-	// slow Envoy does one of these within a second; the rest is a margin for hosts that swap.
+	// stallLimit is the time after which an Envoy counts as hung if it accepts neither the probe
+	// nor another connection, and reads from none. Even a slow Envoy does one of these within a
+	// second; the rest is a margin for hosts that swap.
 	stallLimit = 5 * time.Second
 	// suspectAfter is how long a probe waits before other connections are examined, which is
 	// expensive. They are compared every progressEvery.

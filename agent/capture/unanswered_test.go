@@ -119,7 +119,7 @@ func TestUnanswered_PassthroughOfEnvoyIsInNobodysWay(t *testing.T) {
 	r.captures(StateOn)
 	closed := captureAll
 	closed.FailOutboundClosed = true
-	r.apply(closed) // adds the table that rejects: chains of a newer table see packets first
+	r.apply(closed) // adds the rejecting table: chains of a newer table see packets first
 	for i, to := range virtual {
 		for _, user := range []int{envoyUser, agentUser} {
 			port := uint16(42000 + 10*i + user%10)

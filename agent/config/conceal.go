@@ -7,8 +7,8 @@ import (
 
 // concealed replaces values that may be secret. Only root and group outrider may read configuration
 // files, but problems and changes of keys appear in the status, on D-Bus and in the journal. Keys
-// that may hold a secret call conceals in their definition: headers, node metadata, commands, and
-// the user, query and fragment of URLs. Other keys hold file names, addresses and numbers. Envoy's
+// that may hold a secret are defined with key.conceals: headers, node metadata, commands, and the
+// user, query and fragment of URLs. Other keys hold file names, addresses and numbers. Envoy's
 // arguments are visible in /proc anyway.
 const concealed = "[redacted]"
 

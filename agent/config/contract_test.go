@@ -59,7 +59,7 @@ func differences() map[string]bool {
 	return map[string]bool{
 		"status.probe.NAME.http": true, "status.probe.NAME.tcp": true,
 		"status.probe.NAME.grpc":    true,
-		"status.probe.NAME.headers": true, // only the definition says which kinds of probes have it
+		"status.probe.NAME.headers": true, // only the definition says which probes accept the key
 		"health.http":               true, "health.tcp": true, "health.grpc": true,
 		"health.exec": true, "health.unit": true,
 	}

@@ -69,8 +69,9 @@ type DiscoverydPush struct {
 // Source is one [[source]] or [[registry]]. The comment of a key lists the types that have the key;
 // with other types it is unset.
 type Source struct {
-	// Name is unique: the type, for the second of the same type with "-2". Registries are numbered
-	// after the sources: kubernetes may be a source and kubernetes-2 a registry.
+	// Name is unique. It is the type; from the second source of a type, a number follows.
+	// Registries are numbered after the sources: kubernetes may be a source and kubernetes-2 a
+	// registry.
 	Name        string
 	Type        string   // "files", "kubernetes", "mcp" or "memory"; of a registry also consul
 	Paths       []string // only for type files

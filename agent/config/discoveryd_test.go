@@ -122,8 +122,8 @@ func TestDiscoveryd_Errors(t *testing.T) {
 	}
 }
 
-// After a live key, a key that needs a restart and the sources have changed, a running server has
-// the new value of the live key only.
+// If a live key, a key that needs a restart and the sources have changed, a running server adopts
+// only the new value of the live key.
 func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 	load := func(text string) *Discoveryd {
 		loaded, _, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": text})

@@ -34,7 +34,8 @@ type Error struct {
 	Key     string // dotted TOML key; "" if no key is involved
 	Message string
 	Fix     string // "" if the message contains it
-	// Cause is the underlying error, whose text is in Message; nil if the configuration is invalid.
+	// Cause is the underlying error, whose text is in Message; nil if the configuration itself is
+	// the problem.
 	Cause error
 }
 

@@ -173,8 +173,8 @@ func readFile(path string) (string, error) {
 	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err == nil && info.Mode()&fs.ModeNamedPipe != 0 &&
 		!strings.HasPrefix(path, "/dev/") {
-		// Pipes below /dev have a writer, so reading does not block: /dev/stdin and a shell's
-		// /dev/fd/N.
+		// Named pipes below /dev are accepted, because they have a writer and reading does not
+		// block: /dev/stdin and a shell's /dev/fd/N.
 		return "", errors.New("the file is a named pipe")
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))

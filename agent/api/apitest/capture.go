@@ -19,7 +19,7 @@ func (b *Backend) ExplainCapture(
 	return b.CaptureExplained, b.Err
 }
 
-// CaptureExplainRequests returns the connections to explain received so far.
+// CaptureExplainRequests returns the requests of ExplainCapture received so far.
 func (b *Backend) CaptureExplainRequests() []api.CaptureExplainRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/identity"
 )
 
-// certificateProblems returns a problem for each certificate that has a condition and is used by
-// objects of the mesh configuration. It omits certificates whose file is named in one of the known
-// problems.
+// certificateProblems returns a problem for each certificate that objects of the mesh configuration
+// use and for which a condition is raised. It omits certificates whose file is named in one of the
+// known problems.
 func certificateProblems(
 	secrets []identity.SecretInfo, known []discovery.Problem,
 ) []discovery.Problem {

@@ -14,8 +14,8 @@ import (
 // drainPoll is the polling interval of Drain with request.Wait.
 const drainPoll = 500 * time.Millisecond
 
-// listenersClose is how long after the end of a drain a connection count of zero is not final yet:
-// Envoy's workers close their listeners shortly after the end of the drain, and a count may be 250
+// listenersClose is the time after the end of a drain during which a connection count of zero is
+// not final: Envoy's workers close their listeners shortly after the drain, and a count may be 250
 // ms old.
 const listenersClose = 500 * time.Millisecond
 
@@ -47,7 +47,8 @@ func (o EpochOperations) Drain(
 	return drainWait{clients{o.Proxy, o.Keeper}, progress}.until(ctx, request.Wait)
 }
 
-// Undrain ends a drain, or its announcement, and returns the epoch that serves.
+// Undrain ends a drain, or the report of the workload as unhealthy, and returns the epoch that
+// serves.
 func (o EpochOperations) Undrain(
 	ctx context.Context, progress func(api.Progress),
 ) (api.UndrainResult, error) {
@@ -144,9 +145,9 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 	}
 }
 
-// replaced reports whether connections cannot be counted for a while, because another epoch is
-// replacing this one, its admin interface is lost, or it has not confirmed the drain yet. The
-// supervisor ends all of these states.
+// replaced reports whether the connections of a draining epoch (was) cannot be counted for a while:
+// another epoch replaces it, its admin interface is lost, or it has not confirmed the drain yet.
+// The supervisor ends all of these states.
 func (w drainWait) replaced(was epoch.Epoch) bool {
 	now, ok := w.proxy.Epoch()
 	return !ok || now.ID != was.ID || now.State == epoch.StateHandingOver || now.AdminLost ||

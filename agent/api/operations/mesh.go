@@ -125,8 +125,8 @@ func (o *MeshOperations) MeshExplain(
 		Problems: MeshProblems(found.Problems)}, nil
 }
 
-// MeshOrigins returns the files behind the resources of the Envoy that last accepted listeners.
-// Without such an Envoy the result is empty.
+// MeshOrigins returns the source objects of the resources of the Envoy that last accepted
+// listeners. Without such an Envoy the result is empty.
 func (o *MeshOperations) MeshOrigins(context.Context) ([]api.MeshResourceOrigins, error) {
 	out := []api.MeshResourceOrigins{}
 	node := o.Ports.LastAcceptingNode()

@@ -122,7 +122,7 @@ func (o *MeshOperations) exposed() []discovery.Problem {
 	var problems []discovery.Problem
 	for _, e := range o.Exposure.Report().Exposed {
 		p := object.ProblemAt(e.Policy, condition.Error, e.String(), e.Fix)
-		if e.Policy.Kind == "" { // the mode comes from an upstream server, so there is no file to name
+		if e.Policy.Kind == "" { // an upstream server requires mutual TLS; no file to name
 			p.File, p.Line, p.Object = "", 0, ""
 		}
 		problems = append(problems, p)
