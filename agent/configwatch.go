@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// watchPaths returns all files and directories whose change may require a reload: the
-// configuration, the sources of the bootstrap, and read, which are the files that Envoy reads at
+// watchPaths returns all files and directories whose change may require a reload: those of the
+// configuration, those from which the bootstrap is made, and read, the files that Envoy reads at
 // its start.
 func watchPaths(loaded *config.Loaded, read []string) []string {
 	c := loaded.Config
@@ -123,8 +123,9 @@ func (w *configWatch) expect(
 	w.update()
 }
 
-// over ends what expect began. The files of the newest reload, if it was refused, remain watched
-// until the next one, because a correction of one of them may make the configuration valid.
+// over ends the watch that expect began for a reload. If the newest reload was refused, its files
+// remain watched until the next reload, because a correction of one of them may make the
+// configuration valid.
 func (w *configWatch) over(id uint64, refused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -95,7 +95,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	r, template, _ := withTemplate(t)
 	put(t, template, "broken")
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
-	// The outcome shows that the watcher has read the new file.
+	// The refusal shows that the new configuration, which names the broken template, was read.
 	parts.Eventually(t, time.Minute, "the change is refused", func() bool {
 		last, _, busy := r.Summary()
 		return !busy && last.Outcome == api.OutcomeRefused

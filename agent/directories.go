@@ -18,8 +18,8 @@ import (
 // are below /run/outrider-envoy.
 const runtimeRoot = "/run/outrider"
 
-// keeperSocket is the name of the keeper's socket. Under systemd it is in the agent's runtime
-// directory, in the foreground in the keeper's.
+// keeperSocket is the name of the keeper's socket. The socket is in the agent's runtime directory
+// under systemd, and in the keeper's directory in the foreground.
 const keeperSocket = "keeper.sock"
 
 // keeperFolder returns the directory of the keeper and Envoy: below /run/outrider-envoy for a
@@ -32,7 +32,8 @@ func keeperFolder(runtimeDir string) string {
 	return filepath.Join(runtimeDir, "keeper")
 }
 
-// envoyUser returns the user of blueprint.EnvoyUser in the keeper's type; nil if there is none.
+// envoyUser converts the user that blueprint.EnvoyUser returns to the keeper's type; nil if there
+// is none.
 func envoyUser(c *config.Config) (*keeper.User, error) {
 	found, err := blueprint.EnvoyUser(c)
 	if found == nil || err != nil {

@@ -105,7 +105,8 @@ func TestUnreadableFilesAreErrors(t *testing.T) {
 	}
 }
 
-// Drop-ins merge in name order: tables by key and entry; lists are replaced.
+// TestDropInsMerge: drop-ins are merged in the order of their names. Tables, also nested ones, are
+// merged key by key; a list replaces the earlier list.
 func TestDropInsMerge(t *testing.T) {
 	folder := write(t, map[string]string{
 		"outrider.toml": `

@@ -72,8 +72,8 @@ func (v *vocabulary) name(table []string) string {
 	return dotted(table)
 }
 
-// fewKeys is the number of keys up to which the message about an unknown key lists all keys of its
-// table, and suggests none of other tables.
+// fewKeys is the number of keys up to which a table counts as small. For an unknown key in a small
+// table, the message lists all keys of the table, and suggests no keys of other tables.
 const fewKeys = 8
 
 // unknown returns the problem of a key or table that parent does not define; parent is empty at the
@@ -128,7 +128,8 @@ func (v *vocabulary) tableWith(keys map[string]any) string {
 	return found
 }
 
-// table returns a table with a similar dotted name, else one whose last name is the same, else "".
+// table returns the table whose dotted name is most similar to that of the unknown table, else one
+// whose dotted name ends with name, else "".
 func (v *vocabulary) table(parent, name string) string {
 	full := name
 	if parent != "" {
@@ -145,10 +146,10 @@ func (v *vocabulary) table(parent, name string) string {
 	return ""
 }
 
-// elsewhere returns the keys of all tables to suggest for an unknown key: the equivalent of a
-// pilot-agent flag or variable of that name, else keys of the same name or, if the table itself is
-// unknown, of a similar name. own are the keys of the table; if there are at most fewKeys, the
-// message lists them and elsewhere returns nil.
+// elsewhere returns the keys to suggest for an unknown key, from all tables: the key that
+// corresponds to a pilot-agent flag or variable of that name, else keys of the same name, else, if
+// the table is unknown as well (own is nil), keys of similar names. own are the keys of the table.
+// If there are at most fewKeys, the message lists them, and elsewhere returns nil.
 func (v *vocabulary) elsewhere(name string, own []string) []string {
 	if key := v.roles[normal(name)]; key != "" {
 		return []string{key}

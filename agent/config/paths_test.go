@@ -56,7 +56,8 @@ telemetry.access_log_file = "/dev/stdout"
 	}
 }
 
-// The error about a long socket path is at the key or, if no file sets it, at the main file.
+// TestSocketPathsFit: the error about a too long socket path contains the position of the key or,
+// if no file sets the key, the main file.
 func TestSocketPathsFit(t *testing.T) {
 	long := "/" + strings.Repeat("x", 100)
 	folder := write(t,

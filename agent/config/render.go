@@ -115,8 +115,8 @@ func renderFloat(f float64) string {
 	return text
 }
 
-// renderTime renders TOML's four kinds of dates and times. The parser marks local ones with the
-// name of their location.
+// renderTime renders TOML's four kinds of dates and times. For the three kinds without an offset,
+// the TOML parser sets the location's name to datetime-local, date-local or time-local.
 func renderTime(t time.Time) string {
 	switch t.Location().String() {
 	case "datetime-local":

@@ -18,8 +18,8 @@ const (
 )
 
 // table defines a table of the file and binds it to the Config that stores its values. Decoding,
-// defaults, checks, effects, suggestions and the annotated file are all derived from these
-// definitions.
+// defaults, checks, effects, suggestions and the annotated file (etc/outrider.toml) are all derived
+// from these definitions.
 type table struct {
 	name string // dotted TOML key
 	doc  string // documentation, one paragraph

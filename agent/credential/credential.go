@@ -2,8 +2,8 @@
 // (credentialName). A credential is a folder with the files of a Kubernetes secret:
 //
 //	DIR/NAME/tls.crt, tls.key           certificate chain and key
-//	DIR/NAME-cacert/ca.crt, ca.crl      authorities and optional revocation lists; if there is no
-//	DIR/NAME/ca.crt, ca.crl             such folder, those of the credential itself
+//	DIR/NAME-cacert/ca.crt, ca.crl      CA certificates, and optional revocation lists
+//	DIR/NAME/ca.crt, ca.crl             the same, used if DIR/NAME-cacert does not exist
 //
 // Its secrets have istiod's names: kubernetes://NAME and kubernetes://NAME-cacert. A credential
 // sds://NAME has no folder: an SDS server on the host serves its secrets as sds://NAME and
@@ -87,8 +87,8 @@ func RootsSecretName(name string) string {
 // excludes sds://NAME.
 func IsFileCredential(secret string) bool { return strings.HasPrefix(secret, prefix) }
 
-// DescribeSecret returns how a credential's secret is called in sentences for people: "credential
-// NAME" or "credential NAME-cacert". ok is false for other secrets.
+// DescribeSecret returns the designation of a credential's secret in messages: "credential NAME" or
+// "credential NAME-cacert". ok is false for other secrets.
 func DescribeSecret(secret string) (title string, ok bool) {
 	if IsHostSDSSecret(secret) {
 		return "credential " + secret, true

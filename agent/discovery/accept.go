@@ -12,19 +12,19 @@ import (
 // SourceUpdate is a change of the objects of one source.
 type SourceUpdate = store.SourceUpdate
 
-// accepted collects the batches that the next push applies. Its zero value is ready for use.
+// accepted collects the SourceUpdates that the next push applies. Its zero value is ready for use.
 type accepted struct {
 	mu      sync.Mutex
-	pending map[string]*pending // pending batches by source
+	pending map[string]*pending // pending updates by source
 }
 
-// pending merges all batches that a source has delivered since the last push.
+// pending merges all SourceUpdates of a source since the last push.
 type pending struct {
 	all    bool
-	inputs map[string]store.SourceInput // newest inputs that the batches contain, by path
+	inputs map[string]store.SourceInput // newest inputs in the updates, by path
 }
 
-// add merges a batch into the pending ones. For each path the newest input counts.
+// add merges an update into the pending ones. For each path the newest input counts.
 func (a *accepted) add(b SourceUpdate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -41,7 +41,7 @@ func (a *accepted) add(b SourceUpdate) {
 	}
 }
 
-// take removes and returns the pending batches.
+// take removes and returns the pending updates.
 func (a *accepted) take() []SourceUpdate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -55,9 +55,9 @@ func (a *accepted) take() []SourceUpdate {
 	return all
 }
 
-// AcceptUpdate adds a batch to the next push, which is debounced like a push of changed files. It
-// never blocks. Batches accepted before Run are part of the first push. AcceptUpdate ignores a
-// batch whose source is not in Options.Sources.
+// AcceptUpdate adds an update to the next push, which is debounced like a push of changed files. It
+// never blocks. Updates accepted before Run are part of the first push. AcceptUpdate ignores an
+// update whose source is not in Options.Sources.
 func (s *Server) AcceptUpdate(b SourceUpdate) {
 	s.accepted.add(b)
 	select {
@@ -66,7 +66,7 @@ func (s *Server) AcceptUpdate(b SourceUpdate) {
 	}
 }
 
-// takeAccepted applies the pending batches to a store, and returns the changes of objects.
+// takeAccepted applies the pending updates to a store, and returns the changes of objects.
 func (s *Server) takeAccepted(of *store.Store) []object.Change {
 	batches := s.accepted.take()
 	if len(batches) == 0 {

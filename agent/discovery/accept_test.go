@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// batch returns a batch of the source named "memory", with a ServiceEntry for each address.
+// batch returns an update of the source named "memory", with a ServiceEntry for each address.
 func batch(all bool, addresses ...string) discovery.SourceUpdate {
 	b := discovery.SourceUpdate{Source: "memory", Complete: all}
 	for i, address := range addresses {
@@ -26,8 +26,8 @@ func batch(all bool, addresses ...string) discovery.SourceUpdate {
 	return b
 }
 
-// TestAccept_DebouncesAndMerges delivers batches before and during Run: the first push includes
-// those before, and batches in quick succession cause a single push.
+// TestAccept_DebouncesAndMerges delivers updates before and during Run: the first push includes
+// those delivered before Run, and updates in quick succession cause a single push.
 func TestAccept_DebouncesAndMerges(t *testing.T) {
 	directory := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -43,8 +43,8 @@ metadata: {name: gateway, namespace: shop}
 spec: {action: DENY, targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: edge}], rules: [{}]}
 `
 
-// accessObjects returns the objects of all cases for a kind of proxy, whose requests are forwarded
-// to the port backend.
+// accessObjects returns the objects of all cases for a type of proxy, sidecar or router. Requests
+// that are allowed are forwarded to the port backend.
 func accessObjects(kind string, backend int) string {
 	var allow, deny, listeners []string
 	for i, c := range accessCases {

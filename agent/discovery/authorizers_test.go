@@ -102,8 +102,8 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: %d, http-gone: 9, grpc: %d, grpc-gone: 9}}]
 `
 
-// authorizerSteps are requests with the expected responses, while CUSTOM policies for paths below
-// /admin use the providers.
+// authorizerSteps are requests with the expected responses. In each step, the CUSTOM policies for
+// paths below /admin name the external authorizers in providers.
 var authorizerSteps = []struct {
 	providers []string
 	requests  string

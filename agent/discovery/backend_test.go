@@ -51,7 +51,7 @@ func connectProxy(t testing.TB) int {
 		t.Fatal(err)
 	}
 	var tunnels sync.WaitGroup
-	// cleanups run in reverse order: this waits once run has closed the connections
+	// cleanups run in reverse order: run's cleanup closes the connections, then Wait returns
 	t.Cleanup(tunnels.Wait)
 	return run(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {

@@ -79,7 +79,7 @@ func write(tb testing.TB, path, content string) {
 	}
 }
 
-// newServer returns a server that does not run yet, and its Changes channel.
+// newServer returns a server that does not run yet, and its channel ChangedPaths.
 func newServer(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
 	tb.Helper()
 	changes := make(chan []string)
@@ -93,7 +93,7 @@ func newServer(tb testing.TB, options discovery.Options) (*discovery.Server, cha
 	return server, changes
 }
 
-// start runs a server until the test ends, and returns its Changes channel.
+// start runs a server until the test ends, and returns its channel ChangedPaths.
 func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
 	tb.Helper()
 	server, changes := newServer(tb, options)
@@ -169,8 +169,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkEndpointChange changes one endpoint in one file. Changes delivers either the file's path
-// or its directory.
+// BenchmarkEndpointChange changes one endpoint in one file. ChangedPaths delivers either the file's
+// path or its directory.
 func BenchmarkEndpointChange(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		for _, reported := range []string{"file", "directory"} {

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// maxEdits bounds the number of published changes of files that a server remembers.
+// maxEdits bounds the number of published changes of files that a server records.
 const maxEdits = 64
 
 // edit is a change of the mesh files after which resources were published.
@@ -33,7 +33,8 @@ func (s *Server) edited(e edit) {
 }
 
 // likeliest returns the object that most likely caused a refusal: one that changed since the last
-// accepted version, else the first that candidates returns; zero if none is known. Callers hold mu.
+// accepted version of the resource, else MeshConfig if it has changed since, else the first of
+// candidates; zero if none is known. Callers hold mu.
 func (s *Server) likeliest(v *view.ProxyView, of *resource.RefusedVersion) resource.Origin {
 	likely := candidates(v, of.Resource, of.Reason)
 	mesh := false

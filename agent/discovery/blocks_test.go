@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAddressesAndBlocks declares services with addresses and with CIDR blocks on the same port. A
-// captured connection to an address has a listener of its own; the listener of the port matches the
+// TestAddressesAndBlocks declares services with addresses and with CIDR blocks on the same port. An
+// address has a listener of its own; the listener of the port has filter chains that match the
 // blocks.
 func TestAddressesAndBlocks(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,

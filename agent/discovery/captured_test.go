@@ -50,7 +50,7 @@ func (s *suite) onMachine(t *testing.T) {
 }
 
 // inNetwork runs the test in a network namespace (parts.RerunInOwnNetwork), in parallel with other
-// tests. It assigns the addresses that redirect captures to the loopback interface.
+// tests. It assigns the captured addresses (see redirect) to the loopback interface.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	t.Parallel()

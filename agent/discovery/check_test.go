@@ -116,8 +116,8 @@ func TestExplain_NamesObjects(t *testing.T) {
 		"action":  "route.yaml ",
 		"cluster": "web.yaml rule.yaml ", "endpoints": "web.yaml rule.yaml "}
 	delete(deciding, "listener")
-	// The origin of a filter chain is the oldest service on its port, which the cases of
-	// TestConformance check.
+	// Not compared here: the origin of a filter chain, which is the oldest service on its port.
+	// TestConformance checks it.
 	delete(deciding, "filter chain")
 	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.OutcomeForwarded {
 		t.Errorf("%s %s", said.Outcome, diff)

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// close determines after a change whether resources are served, and reports whether serving starts
-// with this change. While none are served, proxies retain their resources. Callers of all functions
-// in this file hold mu.
+// close determines, after a change, whether the server serves resources. opened reports whether it
+// starts to serve them with this change. While it serves none, proxies retain their resources.
+// Callers of all functions in this file hold mu.
 func (s *Server) close(touched model.ChangeSummary) (opened bool) {
 	c, was := s.config, s.config.closed
 	c.closed = c.unlisted
@@ -55,7 +55,8 @@ func (s *Server) reportedMesh() []Problem {
 	return all
 }
 
-// reopen makes all current views publish their resources, once resources are served again.
+// reopen makes all views that are current (isCurrent) publish their resources, once resources are
+// served again.
 func (s *Server) reopen() {
 	c := s.config
 	for _, v := range s.views {

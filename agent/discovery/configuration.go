@@ -31,7 +31,7 @@ type configuration struct {
 	unlisted *string // why the policies of a path are unknown; nil: all are known
 	// why nothing is served although the files were read; nil: resources are served
 	closed *string
-	// changes made while nothing was served; only Hosts and RoutedGateways are set
+	// changes made while nothing was served; only ChangedHosts and RoutedGateways are set
 	withheld model.ChangeSummary
 }
 

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// publishChanges publishes the objects of changed files and of accepted batches, once no further
+// publishChanges publishes the objects of changed files and of accepted updates, once no further
 // ones arrive within the debounce time. Only Run may call it.
 func (s *Server) publishChanges(ctx context.Context, paths []string) {
 	begun := time.Now()

@@ -235,7 +235,7 @@ func breakPolicy(t *testing.T, kind string) {
 			t.Fatal(err)
 		}
 		unchanged("after a reload", server)
-		// as after kill -9: the first server has stored nothing at a stop
+		// the first server still runs, so it has stored nothing on shutdown, as after kill -9
 		next, end := deniedRun(t, options)
 		unchanged("the next agent", next)
 		end()

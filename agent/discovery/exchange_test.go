@@ -34,7 +34,7 @@ type exchange struct {
 	replies  []reply
 }
 
-// options are the names in lines of a request that are not headers.
+// options are the names of request lines that are settings of the request, not headers.
 var options = []string{"times", "parallel", "to", "proxy", "http", "certificate", "tls", "cipher",
 	"alpn"}
 
@@ -239,7 +239,8 @@ func (x *exchange) check(want string) string {
 	return ""
 }
 
-// get returns the part of a response that an expectation is about, in the form of expectations.
+// get returns the property of a response that an expectation is about (what), in the notation of
+// expectations.
 func (r reply) get(what, value string) string {
 	header := func(h http.Header) string {
 		name, _, _ := strings.Cut(value, ":")

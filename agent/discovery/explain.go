@@ -100,8 +100,8 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	return explained(answer, request, c.problems, why, fix), nil
 }
 
-// explained adds problems to an answer. If the request fails, it also adds the result of
-// lostGateway.
+// explained adds problems to an answer. If the request fails, it also adds why and fix, which name
+// a missing Gateway (lostGateway).
 func explained(answer explain.Answer, request explain.Request, problems []Problem,
 	why, fix string) Explanation {
 	if answer.Reason != "" && why != "" {

@@ -133,8 +133,8 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 	return ""
 }
 
-// elsewhere returns how the explanation differs from the backend that responded, or from the path
-// that the backend received; "" if it does not differ.
+// elsewhere compares an explanation with the backend that responded and the path that the backend
+// received. It returns the difference, or "".
 func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	if r.seen.Backend == "socket" || r.seen.Backend == "unknown" {
 		return "" // the explanation does not contain the addresses of these backends

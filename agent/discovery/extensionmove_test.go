@@ -18,8 +18,8 @@ type moving struct {
 	good            bool // Envoy accepts the code
 }
 
-// variant returns the version without the properties that do not change the name of its
-// configuration in Envoy. Versions with equal variants replace each other in place.
+// variant returns m with only the properties on which the name of its configuration in Envoy
+// depends. Versions with equal variants replace each other in place.
 func (m moving) variant() moving {
 	m.good, m.open = false, m.open && m.kind != "lua"
 	if m.kind == "lua" {
@@ -28,7 +28,7 @@ func (m moving) variant() moving {
 	return m
 }
 
-// passes reports whether traffic passes without code that Envoy accepts.
+// passes reports whether traffic passes while Envoy has accepted no code of the extension.
 func (m moving) passes() bool { return !m.restricts && (m.open || m.kind == "lua") }
 
 // object returns the object with the n-th version of the code.
@@ -60,7 +60,8 @@ func (m moving) object(r *extensionRig, n int) string {
 	return strings.Replace(plugin("moving", spec), "WasmPlugin", "TrafficExtension", 1)
 }
 
-// listenersNaming waits until the listeners in use name an extension, and Envoy refuses none.
+// listenersNaming waits until both listeners that Envoy uses contain an extension's name, and Envoy
+// has refused no listener.
 func (r *extensionRig) listenersNaming(e *envoy, extension string) {
 	r.t.Helper()
 	eventually(r.t, "listeners with "+extension, func() (bool, string) {
@@ -88,9 +89,9 @@ func (r *extensionRig) listenersNaming(e *envoy, extension string) {
 }
 
 // TestExtensions_Move moves an extension between phases, kinds and fail strategies, with code that
-// Envoy accepts or refuses. Refused code that restricts denies everything unless Envoy accepted
-// another version of the same kind, phase and fail strategy before. Other changes of the listeners
-// take effect.
+// Envoy accepts or refuses. If Envoy refuses the code of an extension that restricts access,
+// everything is denied, unless Envoy accepted another version of the same kind, phase and fail
+// strategy before. Other changes of the listeners take effect.
 func TestExtensions_Move(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	e := startEnvoy(t, "router", r.server)
@@ -293,8 +294,8 @@ func TestExtensions_RemovalDeniesNothing(t *testing.T) {
 	<-asked
 }
 
-// TestExtensions_EnvoyFilterByName: an EnvoyFilter that matches the filter of an extension by
-// Istio's name of the filter removes the extension.
+// TestExtensions_EnvoyFilterByName: an EnvoyFilter that names the filter of an extension by Istio's
+// name can remove the filter.
 func TestExtensions_EnvoyFilterByName(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	startEnvoy(t, "router", r.server).listens(t)

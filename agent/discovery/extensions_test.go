@@ -53,7 +53,7 @@ type extensionRig struct {
 	port, tcp  int
 	requests   atomic.Int64 // requests to the server of the modules
 	modules    *httptest.Server
-	// how that server answers; nil: with the files in folder
+	// how the server of the modules answers; nil: with the files in folder
 	handle atomic.Pointer[http.HandlerFunc]
 	folder string
 }
@@ -89,7 +89,7 @@ func (r *extensionRig) module(name string, content []byte) string {
 	return path
 }
 
-// apply writes extensions.
+// apply writes the mesh file with the extensions, and makes the server read it.
 func (r *extensionRig) apply(plugins ...string) {
 	write(r.t, r.file, r.mesh+strings.Join(plugins, ""))
 	r.changes <- []string{r.file}
@@ -135,7 +135,7 @@ func (r *extensionRig) explains(parts ...string) {
 	}
 }
 
-// headerBackend starts a server that answers with the header X-Order of a request.
+// headerBackend starts a server that responds with the value of the request's header X-Order.
 func headerBackend(t *testing.T) int {
 	b := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(q.Header.Values("X-Order"), " "))
@@ -230,7 +230,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.apply()
 	r.reports("")
 
-	// a network filter, for connections
+	// a network filter closes connections
 	r.module("close", wasmtest.ClosingModule())
 	eventually(t, "a connection is forwarded", func() (bool, string) {
 		got := askWith(r.tcp, "/", nil)
@@ -283,7 +283,7 @@ func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
 	live.apply(added[live])
 	live.answers("200 ")
 
-	// an extension that replaces one of the phase AUTHZ denies requests from the beginning
+	// an extension in the phase AUTHZ that replaces another one denies requests until it is fetched
 	live.apply(plugin("guard", "phase: AUTHZ, url: file://"+filepath.Join(live.folder, "none")))
 	live.answers("403 RBAC: access denied")
 	live.apply(plugin("other", "phase: AUTHZ, url: "+live.modules.URL+"/a"))

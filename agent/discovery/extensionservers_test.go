@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/wasm/wasmtest"
 )
 
-// TestExtensions_ServersOfModules: while the server of a module fails or sends too much, requests
-// pass or are denied as failStrategy says. The reported problem names file, line and URL without
-// credentials. The module takes effect once the server has recovered.
+// TestExtensions_ServersOfModules: while the server of a module fails or sends too many bytes,
+// requests pass or are denied as failStrategy says. The reported problem names file, line and URL
+// without credentials. The module takes effect once the server has recovered.
 func TestExtensions_ServersOfModules(t *testing.T) {
 	const user, password = "user", "secret"
 	r := newExtensionRig(t, t.TempDir())
@@ -63,7 +63,7 @@ func TestExtensions_ServersOfModules(t *testing.T) {
 		{image, endless, "trailing data", "failStrategy: FAIL_OPEN, phase: AUTHZ", false},
 		{image, endless, "trailing data", "failStrategy: FAIL_OPEN, phase: STATS", true},
 	} {
-		// each case has another name, because Envoy retains the configuration under a name
+		// each case uses a new name, because Envoy retains the last configuration of a name
 		name := fmt.Sprintf("case%d", i)
 		r.handle.Store(&c.handler)
 		r.apply(plugin(name, fmt.Sprintf("url: %q, %s", c.url, c.spec)))

@@ -64,8 +64,8 @@ type certificateFile struct {
 	changes uint64
 }
 
-// inspect inspects files, and returns once that is done or the wait has ended. A file whose
-// inspection ends later counts as changed. It does not wait for overdue files.
+// inspect inspects files, and returns when all inspections have ended or the wait is over. A file
+// whose inspection ends later counts as changed. inspect does not wait for overdue files.
 func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
 	pending := map[*certificateFile]<-chan struct{}{}
 	c.mu.Lock()
@@ -132,7 +132,8 @@ func (c *certificates) serve(file *certificateFile) {
 // record stores the result of an inspection. Callers hold mu.
 func (c *certificates) record(file *certificateFile, held uint64, missing bool, denied string) {
 	first := !file.inspected
-	// Envoy reads a file again once it has permission, although only the folder has changed.
+	// A file that has become readable counts as changed even if its content is the same: Envoy must
+	// read it again.
 	differs := held != file.held || denied != file.denied
 	file.missing, file.denied, file.inspected = missing, denied, true
 	if differs {

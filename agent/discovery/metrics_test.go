@@ -176,8 +176,8 @@ func metricsCases(t *testing.T) []metricsCase {
 	return cases
 }
 
-// TestMetrics sends 33 kinds of requests through an Envoy, which must count each request as Istio
-// defines its metrics.
+// TestMetrics sends the requests of metricsCases through an Envoy, which must count each request as
+// Istio defines its metrics.
 func TestMetrics(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -133,7 +133,7 @@ func moved(t *testing.T, server *discovery.Server, held map[string]map[string]st
 }
 
 // TestMove_SendsWhatTheProxyHasNot: a proxy that moves to another server receives no resource that
-// it has, but resources that it does not have because it refused them before.
+// it already has. It receives the resources that it refused before.
 func TestMove_SendsWhatTheProxyHasNot(t *testing.T) {
 	var mesh []string
 	for _, name := range []string{"one", "two"} {

@@ -84,8 +84,8 @@ func additions(objects []*object.Object) []object.Change {
 }
 
 // applyNamespaces moves objects that name no namespace to the namespace of the settings, if that
-// has changed. It also updates outdated views that are not current. Only Run may call it, without
-// mu.
+// has changed. It also updates the views with a model.Mesh of their own (see isCurrent) if they are
+// outdated. Only Run may call it, without mu.
 func (s *Server) applyNamespaces() {
 	c := s.config
 	s.mu.Lock()

@@ -73,7 +73,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		serves("a change in the former one", one, "10.0.0.2")
 		serves("a stranger", feedOf("three"), "")
 
-		leave() // as after a refused reload, whose new epoch ends
+		leave() // a refused reload ends the epoch in the new namespace
 		put(fmt.Sprintf(homeEntry, "10.0.0.3"))
 		serves("after a refusal", one, "10.0.0.3")
 		if problems := server.Problems(); len(problems) > 0 {

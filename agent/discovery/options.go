@@ -73,8 +73,8 @@ type Options struct {
 	FilesMayHaveBeenServed bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
-	// MaxViewsPerIdentity bounds the kinds of proxies with one identity, and those of all proxies
-	// without an identity together; 0: MaxViews.
+	// MaxViewsPerIdentity bounds the number of kinds of proxies that have the same identity.
+	// Proxies without an identity count as having the same one. 0: MaxViews.
 	MaxViewsPerIdentity int
 
 	// file with the CA certificates that are trusted by default; "": the system's
@@ -93,9 +93,9 @@ type Options struct {
 	// changes.
 	ChangedPaths <-chan []string
 
-	// Sources has the names of the sources, including store.FilesSource, in order of precedence: of
-	// objects with equal keys, the one of the earlier source is in force. Batches of other sources
-	// are ignored. nil: only files.
+	// Sources has the names of the sources of objects, including store.FilesSource, in order of
+	// precedence: of objects with equal keys, the one of the earlier source is in force. Updates of
+	// other sources are ignored. nil: only files.
 	Sources []string
 	// RequiredSources are the members of Sources that may contain policies. No resources are served
 	// until each has delivered its complete state once.
@@ -108,8 +108,8 @@ type Options struct {
 	// ServeNameTables serves tables of names (NDS) for the agents whose nodes have DNS_CAPTURE.
 	ServeNameTables bool
 
-	// RegisterWorkloads reports whether this program registers workloads. Without it,
-	// WorkloadGroups have no effect, which is a warning.
+	// RegisterWorkloads reports whether this program registers workloads. Otherwise WorkloadGroups
+	// have no effect, and a warning says so.
 	RegisterWorkloads bool
 
 	// EncodeObject encodes an object for clients that request objects (see RequestsIstioObjects).

@@ -111,8 +111,8 @@ type maker struct {
 	cases   []*testCase
 }
 
-// add adds a case. In the policies, PORT, TPORT and NAME are replaced, JWKS by the key set, and
-// ISSUER by the port of the server that serves the key set.
+// add adds a case. It replaces placeholders in the policies: PORT, TPORT and NAME by the ports and
+// the name of the case, JWKS by the key set, ISSUER by the port of the server with the key set.
 func (m *maker) add(from, kind, policies string) *testCase {
 	m.t.Helper()
 	c := &testCase{name: fmt.Sprintf("c%03d", len(m.cases)), from: from, kind: kind,

@@ -17,7 +17,7 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 	proxy := explain.Proxy{Resources: w.snapshot, IsGateway: c.kind == "router"}
 	said := explain.Explain(proxy, r.question(c))
 	said.UnknownFacts = slices.DeleteFunc(said.UnknownFacts, func(text string) bool {
-		// the explanation omits this filter, which only counts
+		// the explanation does not cover this filter, which only counts requests
 		return strings.Contains(text, "envoy.filters.http.grpc_stats")
 	})
 	if got.Status == http.StatusBadRequest && (got.Body == "Bad Request" || r.path[0] != '/') {
@@ -76,7 +76,7 @@ func (w *workload) explainAuthorizer(unknown []string, got answer) (requested bo
 	return host != "", ""
 }
 
-// question returns the request as package explain and the command line define it.
+// question converts the request to the form that package explain and the command line use.
 func (r *request) question(c *testCase) explain.Request {
 	host := r.host
 	if name, _, err := net.SplitHostPort(host); err == nil {

@@ -42,7 +42,7 @@ func placesOf(t testing.TB, file, text string) map[string]resource.Origin {
 	}
 }
 
-// explainPlaces checks that the policies in an explanation have the positions of the case's file.
+// explainPlaces checks that an explanation states the policies' positions in the file of the case.
 // If a request was refused by a kind of policy of which the case has only one, the explanation must
 // name that policy. It returns the difference, or "".
 func (w *workload) explainPlaces(said explain.Answer) string {

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// fullEnvironment is the environment variable that makes the table ten times as large.
+// fullEnvironment is the environment variable that makes the number of random cases ten times as
+// large.
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 // randomCount is the number of cases with random policies.

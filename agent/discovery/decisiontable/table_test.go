@@ -23,8 +23,8 @@ const seed = 26
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Each case has its own namespace, workload and ports. All objects are loaded at once, and the
-// unchanged resources of all workloads run in one Envoy.
+// Each case has its own namespace, workload and ports. All objects are loaded at once, and one
+// Envoy uses the resources of all workloads, exactly as the discovery server sent them.
 
 // source returns the resources that a server currently has for the workload of a case.
 type source func(*testCase) *workload
@@ -161,8 +161,8 @@ func total(statuses map[string]int) (count int) {
 // workload holds the resources of a proxy.
 type workload struct {
 	snapshot *resource.Snapshot
-	// numbers of explanations that predicted the answer, of those that predicted the call of an
-	// authorizer, and of answers of the HTTP codec
+	// numbers of responses that explanations predicted, of predicted calls of an external
+	// authorizer, and of responses by Envoy's HTTP codec, which are not explained
 	predicted, authorizer, codec int
 	// access policies in the file of the case, by kind, namespace and name; nil with istiod
 	places map[string]resource.Origin

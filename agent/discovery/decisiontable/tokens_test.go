@@ -56,10 +56,10 @@ func (k *tokens) rotate(t testing.TB) {
 	k.served.Store(new(k.set()))
 }
 
-// modulus returns the modulus of the key as in the key set.
+// modulus returns the modulus of the key in the encoding of a key set.
 func (k *tokens) modulus() string { return encode(k.key.N.Bytes()) }
 
-// set returns the key set as the JSON text of a YAML string, without the outer quotes.
+// set returns the key set as JSON.
 func (k *tokens) set() string {
 	return fmt.Sprintf(`{"keys":[{"kty":"RSA","alg":"RS256","kid":"one","use":"sig","n":%q,"e":%q}]}`,
 		k.modulus(), encode(big.NewInt(int64(k.key.E)).Bytes()))

@@ -129,8 +129,8 @@ func (e *explanation) end(outcome Outcome, status int, reason, fix string) {
 		outcome, status, reason, fix
 }
 
-// refusal returns a sentence for a step if Envoy refused the resource, because the step then
-// describes the refused version.
+// refusal returns a sentence for a step of the explanation if Envoy refused the resource. The step
+// describes the refused version, which Envoy does not use.
 func (e *explanation) refusal(key resource.Key) []string {
 	if e.proxy.RefusalReason == nil {
 		return nil

@@ -28,7 +28,8 @@ type TelemetryProviders struct {
 	LogFormat     AccessLog        // format of FileLogProvider, without a file
 }
 
-// NewTelemetryProviders returns the observers of a MeshConfig, after Istio's own providers.
+// NewTelemetryProviders returns the telemetry providers of a MeshConfig, after Istio's own
+// providers.
 func NewTelemetryProviders(in *meshapi.MeshConfig) TelemetryProviders {
 	o := TelemetryProviders{Providers: []*Provider{
 		{Name: PrometheusProvider, Provider: &meshapi.MeshConfig_ExtensionProvider_Prometheus{

@@ -2,7 +2,7 @@ package mesh
 
 import "net/netip"
 
-// ReservedAddress is an address of the host that the agent or Envoy's bootstrap uses for a listener.
+// ReservedAddress is an address of the host on which the agent or Envoy's bootstrap has a listener.
 type ReservedAddress struct {
 	Address string // IP address; "", 0.0.0.0 and :: mean all addresses of both families
 	Port    uint32
@@ -11,9 +11,10 @@ type ReservedAddress struct {
 	IsEnvoys bool // the address is that of a listener in Envoy's bootstrap
 }
 
-// ReservedBy returns the configuration key that reserves an address and port, or "". A listener for
-// captured connections (captured) binds no socket, so it conflicts only if both it and one of the
-// bootstrap's listeners have an unspecified address: Envoy refuses two listeners with one address.
+// ReservedBy returns the configuration key that reserves an address and port, or "". If captured is
+// set, the address is that of a listener for captured connections, which binds no socket. It then
+// conflicts only if it and the address of a listener in the bootstrap are unspecified, because
+// Envoy refuses two listeners with one address.
 func (m *Config) ReservedBy(address string, port uint32, captured bool) string {
 	for _, t := range m.ReservedAddresses {
 		switch {

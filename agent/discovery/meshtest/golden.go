@@ -115,7 +115,7 @@ func fileOf(archive *txtar.Archive, name string) string {
 	return ""
 }
 
-// ResourceTitle returns a comment with type, name and origins of a resource.
+// ResourceTitle returns a YAML comment with type, name and origins of a resource.
 func ResourceTitle(r *resource.Resource) string {
 	return "# " + r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name +
 		FormatOrigins(r.Origins) + "\n"

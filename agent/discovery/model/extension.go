@@ -18,8 +18,9 @@ import (
 	"outrider.org/outrider/agent/wasm"
 )
 
-// Prefixes of Istio's names of extensions. A WasmPlugin is translated as a TrafficExtension whose
-// name no object can have.
+// ExtensionNamePrefix begins Istio's names of the filters of extensions. Such a name ends with
+// wasmPluginSuffix if the extension is a WasmPlugin; the name of an object cannot contain this
+// suffix.
 const (
 	ExtensionNamePrefix = "extensions.istio.io/trafficextension/"
 	wasmPluginSuffix    = "~istio-translated-wasmplugin"
@@ -165,9 +166,9 @@ func (e Extension) URL() string {
 	return imageScheme + "://" + from
 }
 
-// RefetchKey returns a text that changes with the object if the module must be fetched again after
-// each change of the object: by imagePullPolicy, or, as in Istio, for an image with the tag latest.
-// Otherwise it is "".
+// RefetchKey returns a hash of the object's spec if each change of the object requires that its
+// module is fetched again: with imagePullPolicy Always or, as in Istio, without imagePullPolicy for
+// an image with the tag latest. Otherwise it returns "".
 func (e Extension) RefetchKey() string {
 	switch policy := e.GetWasm().GetImagePullPolicy(); {
 	case policy == extensions.PullPolicy_Always,

@@ -40,9 +40,9 @@ var metricNames = map[telemetry.MetricSelector_IstioMetric]string{
 
 // Metrics returns the metrics of a proxy's listeners; nil if there are none. It merges the entries
 // of Telemetries as Istio does. An entry without providers applies to the providers of the previous
-// entry, and the first entry to defaultProviders. Only the providers of the last entry that names
-// some record metrics. A later override of a metric has precedence. Of several providers of type
-// prometheus, the first one by name is used.
+// entry, and the first entry to defaultProviders. Metrics are recorded only by the providers of the
+// last entry that has providers. A later override of a metric has precedence. Of several providers
+// of type prometheus, the first one by name is used.
 func (w *Mesh) Metrics(node Node, mode TelemetryMode) *Metrics {
 	inScope := w.mesh.DefaultProviders.GetMetrics()
 	parents := inScope

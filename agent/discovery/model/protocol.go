@@ -10,7 +10,7 @@ import (
 // Protocol is the application protocol of a port.
 type Protocol int
 
-// Protocols of ports, as far as Envoy needs different listeners for them.
+// Protocols of ports that Envoy needs different listeners for.
 const (
 	TCP   Protocol = iota // opaque bytes, including database protocols
 	HTTP                  // HTTP/1.1

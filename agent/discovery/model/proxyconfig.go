@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// ProxySettings are what the mesh configuration sets for the process of a proxy.
+// ProxySettings are the settings of a proxy's process in the mesh configuration.
 type ProxySettings struct {
 	Concurrency *int32            // worker threads; 0: one for each core; nil: not set
 	Environment map[string]string // variables of the environment by name

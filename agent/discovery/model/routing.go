@@ -161,8 +161,8 @@ func (w *Mesh) requests(host, namespace string,
 }
 
 // TCPVirtualServices returns the VirtualServices for connections to a host from sidecars of a
-// namespace, by precedence: those with a host or pattern that covers the given host, or that the
-// given host, if it is a pattern, covers.
+// namespace, by precedence: those with a host or pattern that covers the host. If the host is
+// itself a pattern, they include those with a host that it covers.
 func (w *Mesh) TCPVirtualServices(host, namespace string) []*MergedVirtualService {
 	return w.connections(host, namespace, everyRouting)
 }
@@ -194,8 +194,9 @@ func (w *Mesh) GatewayVirtualServices(gateway, namespace string) []*MergedVirtua
 func everyRouting(*MergedVirtualService) bool { return true }
 
 // inOrder returns the visible VirtualServices for which accept returns true, without duplicates, by
-// precedence: first those private to the reader's namespace, then those exported to a list of
-// namespaces, then those exported to all namespaces. Within a group, the oldest comes first.
+// precedence: first those of the reader's namespace that are not exported to all namespaces, then
+// those that other namespaces export to a list of namespaces, then those exported to all
+// namespaces. Within a group, the oldest comes first.
 func (w *Mesh) inOrder(routings []*MergedVirtualService, reader string,
 	accept func(*MergedVirtualService) bool) []*MergedVirtualService {
 	var found []*MergedVirtualService
@@ -209,16 +210,16 @@ func (w *Mesh) inOrder(routings []*MergedVirtualService, reader string,
 	return slices.Compact(found)
 }
 
-// CompareVirtualServices returns a comparison function that sorts visible VirtualServices by
-// precedence.
+// CompareVirtualServices returns a comparison function that sorts the VirtualServices that are
+// visible to the namespace reader by precedence.
 func (w *Mesh) CompareVirtualServices(reader string) func(a, b *MergedVirtualService) int {
 	return func(a, b *MergedVirtualService) int {
 		return cmp.Or(cmp.Compare(w.reach(a, reader), w.reach(b, reader)), byAge(a, b))
 	}
 }
 
-// reach returns the rank of a VirtualService by its export: 0 to its own namespace only, 1 to
-// several, 2 to all.
+// reach returns the rank of a VirtualService for a reader's namespace: 2 if it is exported to all
+// namespaces, otherwise 0 in its own namespace and 1 in others.
 func (w *Mesh) reach(r *MergedVirtualService, reader string) int {
 	to := r.Spec.ExportTo
 	if len(to) == 0 {

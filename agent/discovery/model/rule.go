@@ -24,7 +24,7 @@ type MergedDestinationRule struct {
 	ShadowedSubsets []Subset
 	// objects whose traffic policy is ignored because PolicyObject has one
 	ShadowedPolicies []*object.Object
-	// objects that are ignored because an older object selects the same proxy
+	// objects that are ignored because an older object with another selector selects the proxy
 	ShadowedSelectingRules []*object.Object
 }
 

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// SidecarScope is what the proxies to which one Sidecar object applies can see of the mesh: the
+// SidecarScope is the part of the mesh that one Sidecar object makes visible to its proxies: the
 // services and VirtualServices that its egress listeners import.
 type SidecarScope struct {
 	Object   *object.Object      // Sidecar that applies; nil: none, and everything is visible

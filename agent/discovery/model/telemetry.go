@@ -72,7 +72,7 @@ type AccessLogging struct {
 	Disabled bool
 	Filter   string         // CEL expression; "": everything is logged
 	Object   *object.Object // Telemetry that enables the log; nil: defaultProviders of MeshConfig
-	Field    string         // path of the entry for the log below spec
+	Field    string         // path of the log's entry below spec
 }
 
 // AccessLogging returns the access logs of a proxy's listeners, sorted by provider. It merges the
@@ -166,7 +166,7 @@ type Tracing struct {
 	RequestIDSampling, IstioTags, NoPropagation bool
 	// last Telemetry with an entry for tracing
 	Object *object.Object
-	Field  string // path of that entry below spec
+	Field  string // path of the entry for tracing below spec
 }
 
 // Tracing returns the tracing of a proxy's listeners; nil if neither a Telemetry nor

@@ -1,5 +1,6 @@
-// Package model indexes the objects of the mesh and combines them to services, DestinationRules,
-// routing and gateways. Mesh.Apply reports which hosts and gateways a change of objects affects.
+// Package model indexes the objects of the mesh and merges them into services, DestinationRules,
+// VirtualServices and gateways. Mesh.Apply reports which hosts and gateways a change of objects
+// affects.
 package model
 
 import (
@@ -14,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/wasm"
 )
 
-// Mesh holds all objects of a mesh. It is not safe for concurrent use. The services, rules and
-// routings that it returns are immutable; a change creates new ones.
+// Mesh holds all objects of a mesh. It is not safe for concurrent use. The services and the merged
+// DestinationRules and VirtualServices that it returns are immutable; a change creates new ones.
 type Mesh struct {
 	domain string
 	mesh   *mesh.Config
@@ -99,7 +100,7 @@ type ChangeSummary struct {
 	TelemetriesChanged bool                // a Telemetry changed
 	KeySetsChanged     bool                // key sets of RequestAuthentications changed
 	ModulesChanged     bool                // modules of extensions changed
-	RoutedGateways     map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
+	RoutedGateways     map[string]struct{} // gateways NAMESPACE/NAME whose VirtualServices changed
 }
 
 // EverythingChanged returns a ChangeSummary that lists everything in the Mesh, for a new view,

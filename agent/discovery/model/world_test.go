@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// entry returns a ServiceEntry. Objects in a file are ordered by line, so the name determines its
-// age.
+// entry returns a ServiceEntry. All objects of a test are in one file, in which earlier ones count
+// as older.
 func entry(name, namespace, host, spec string) string {
 	return fmt.Sprintf(`---
 apiVersion: networking.istio.io/v1
