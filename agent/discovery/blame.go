@@ -94,7 +94,7 @@ func candidates(v *view.ProxyView, r *resource.Resource, reason string) []resour
 }
 
 // quotedHost returns the virtual host that contains the longest string quoted in a reason, or nil.
-// It ignores strings that several virtual hosts contain.
+// It ignores strings that all of several virtual hosts contain.
 func quotedHost(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost {
 	first, count, last := map[string]*routev3.VirtualHost{}, map[string]int{},
 		map[string]*routev3.VirtualHost{}

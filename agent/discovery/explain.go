@@ -179,8 +179,9 @@ func peerOf(world *model.Mesh, node model.Node) func(cluster,
 }
 
 // related returns the problems of the objects that determine an answer, and those that mention the
-// request's host. If the request fails, it adds problems that mention the port of the request, and
-// problems of whole files: an unreadable file may contain the object that is missing.
+// request's host. If no listener accepts the connection, it adds problems that mention the
+// request's port. If the request fails, it adds problems of whole files: an unreadable file may
+// contain the object that is missing.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	deciding := map[string]bool{}
 	for _, step := range answer.Steps {

@@ -12,8 +12,8 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// Istio's names of the secret with the proxy's mesh certificate, and of the metadata that selects
-// an endpoint's transport socket.
+// Istio's name of the secret with the proxy's mesh certificate, and Envoy's name of the metadata
+// that selects an endpoint's transport socket.
 const (
 	ownCertificate = "default"
 	socketMatch    = "envoy.transport_socket_match"

@@ -94,8 +94,8 @@ func over[V any](under, upper map[string]V) map[string]V {
 	return both
 }
 
-// contradict reports whether a delegate's match is not contained in a match of its root, by Istio's
-// rules.
+// contradict reports whether a delegate's match cannot be combined with a match of its root, by
+// Istio's rules: in a field that both set, the delegate's match must be contained in the root's.
 func contradict(root, delegate *networking.HTTPMatchRequest) bool {
 	for _, pair := range [][2]*networking.StringMatch{{root.Uri, delegate.Uri},
 		{root.Scheme, delegate.Scheme}, {root.Method, delegate.Method},

@@ -26,7 +26,7 @@ func (p Protocol) IsHTTP() bool { return p == HTTP || p == HTTP2 }
 // MayBeHTTP reports whether the protocol is HTTP, or may be detected as HTTP.
 func (p Protocol) MayBeHTTP() bool { return p.IsHTTP() || p == AutoProtocol }
 
-// protocols maps Istio's names of protocols, in lower case, to Protocol.
+// protocols maps Istio's names of protocols, in upper case, to Protocol.
 var protocols = map[string]Protocol{
 	"HTTP": HTTP, "GRPC-WEB": HTTP, "HTTP2": HTTP2, "GRPC": HTTP2, "HTTPS": TLS, "TLS": TLS,
 	"TCP": TCP, "MONGO": TCP, "REDIS": TCP, "MYSQL": TCP,

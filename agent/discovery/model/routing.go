@@ -139,8 +139,8 @@ func (r *MergedVirtualService) each(host, gateway func(string)) {
 func byAge(a, b *MergedVirtualService) int { return object.CompareAge(a.Object, b.Object) }
 
 // HTTPVirtualServices returns the VirtualServices for requests to a host from sidecars of a
-// namespace, by precedence: those that name the host; if there are none, those with the narrowest
-// matching pattern. The first one with a route for the port applies.
+// namespace, by precedence: those that name the host or, if there are none, the first one with the
+// narrowest matching pattern. The first one with a route for the port applies.
 func (w *Mesh) HTTPVirtualServices(host, namespace string) []*MergedVirtualService {
 	return w.requests(host, namespace, everyRouting)
 }

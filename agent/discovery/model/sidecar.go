@@ -86,7 +86,7 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Sidec
 	return s
 }
 
-// Equal reports whether two scopes import the same services.
+// Equal reports whether two scopes are of the same Sidecar object, with the same Shadowed.
 func (s *SidecarScope) Equal(other *SidecarScope) bool {
 	return other != nil && s.Object == other.Object && slices.Equal(s.Shadowed, other.Shadowed)
 }

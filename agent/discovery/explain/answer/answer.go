@@ -21,8 +21,8 @@ type Request struct {
 	Address netip.Addr `json:"address,omitzero"`
 	// Source is the client's address; zero if unknown.
 	Source netip.Addr `json:"source,omitzero"`
-	// ClientSPIFFEID is the SPIFFE ID in the client's certificate; "": the client presents none. It
-	// requires TLS.
+	// ClientSPIFFEID is the SPIFFE ID in the client's certificate; "": the client presents none. If
+	// it is set, the client uses TLS, whatever TLS is.
 	ClientSPIFFEID string `json:"identity,omitempty"`
 	// ServerName is the server name (SNI) that a client with TLS sends; "": Host.
 	ServerName string `json:"serverName,omitempty"`
