@@ -32,7 +32,7 @@ type reloadSource struct {
 func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options) }
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
-	// At the agent's start, the configuration in force is the one that is checked.
+	// During the agent's start, InForce already returns the configuration that is being checked.
 	before := s.state.InForce().Config.Health.Exec
 	if err := blueprint.CheckExecProbe(loaded, before, s.options.RunsInUnit); err != nil {
 		return config.Errors{err}
@@ -54,7 +54,7 @@ func (s reloadSource) LostCertificates(ctx context.Context) error {
 	return nil
 }
 
-// reloadEffects implements effects: it applies a configuration to the agent's parts.
+// reloadEffects implements effects: it applies a configuration to the agent's components.
 type reloadEffects struct {
 	*base
 	state      *reloadState
@@ -115,14 +115,14 @@ func (e reloadEffects) AdjustEpoch(ctx context.Context, step func(string)) {
 	e.levels.Update(ctx)
 }
 
-// Enact configures each part with its keys of effect live, and watches the files of the
-// configuration.
+// Enact applies the settings with effect "live" (no new epoch is needed) to each component, and
+// watches the files of the configuration.
 func (e reloadEffects) Enact(
 	ctx context.Context, old *config.Loaded, won *prepared, step func(string),
 ) {
 	c := won.loaded.Config
 	e.grpc.write(c.XDS.GRPCBootstrapFile, won.wanted.grpc)
-	e.state.binary.Store(won.wanted.binary) // known before an epoch runs the binary
+	e.state.binary.Store(won.wanted.binary) // readers must know the binary before an epoch runs it
 	if won.wanted.accepted != nil {
 		won.wanted.accepted()
 	}

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// newEndpoints returns the part that tracks endpoints which refuse connections or do not answer.
+// newEndpoints returns the tracker of endpoints that refuse connections or do not answer.
 func newEndpoints(
 	b *base, state *reloadState, supervisor *epoch.Supervisor, mesh *discovery.Server,
 ) *endpoints.Tracker {

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// epochParts are the parts of the agent that run Envoy.
+// epochParts are the components of the agent that run Envoy.
 type epochParts struct {
 	link       *epoch.KeeperLink // to the keeper
 	supervisor *epoch.Supervisor

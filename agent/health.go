@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// newHealth returns the part that reports the workload's health to the upstream server.
+// newHealth returns the checker that reports the workload's health to the upstream server.
 func newHealth(b *base, c *config.Config, proxy captured, upstream *relay.Server) *health.Checker {
 	report := func(healthy bool, reason string) {
 		var problem *rpcstatus.Status

@@ -26,9 +26,9 @@ const (
 
 const period = time.Minute
 
-// A file system counts as full if its free space is less than reserve bytes, and less than a
-// share-th of its size. For comparison, the state that the agent stores for its next start takes
-// some megabytes in a large mesh.
+// A file system counts as full if its free space is less than reserve bytes and less than 1/share
+// of its size. For comparison, the state that the agent stores for its next start takes some
+// megabytes in a large mesh.
 const (
 	reserve = 1 << 20
 	share   = 64

@@ -12,9 +12,9 @@ import (
 // user.
 const maxShared = 512
 
-// forwardLimits limit the concurrent queries to upstreams beyond maxShared: of all users, and of
-// each one (PerKey). A query whose socket is already closed counts for UnknownUser. A user can
-// therefore occupy two shares, so Total must exceed two shares.
+// forwardLimits limit the concurrent queries to upstreams beyond maxShared: Total for all users
+// together, PerKey for each user. A query whose socket is already closed counts for UnknownUser, so
+// one user can occupy PerKey slots twice. Total must therefore exceed twice PerKey.
 var forwardLimits = admission.Limits{Total: 512, PerKey: 128}
 
 // tcpLimits are the limits of TCP connections, per user of this host.

@@ -13,7 +13,7 @@ import (
 // Bounds of a cache.
 const (
 	maxEntries  = 4096
-	maxCached   = 4096 // bytes of a response in all its orders of addresses
+	maxCached   = 4096 // total bytes of a cached response in all its orders of addresses
 	maxPositive = time.Hour
 	maxNegative = 5 * time.Minute
 	maxOrders   = 16 // cached orders of the addresses of a response

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	forwardTime = 5 * time.Second // for all upstreams together; most clients wait that long
+	// for one query at all upstreams together; most clients wait that long
+	forwardTime = 5 * time.Second
 	// hedgeAfter is how long an upstream may take before the next one is queried in parallel.
 	hedgeAfter = time.Second
 )

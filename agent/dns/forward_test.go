@@ -106,7 +106,7 @@ func TestForward_UsesTheNextUpstream(t *testing.T) {
 			if took := time.Since(begun); took > test.within {
 				t.Errorf("took %s", took)
 			}
-			if name == "silent" { // an upstream that did not respond is last at the next query
+			if name == "silent" { // the next query tries an upstream that did not respond last
 				begun = time.Now()
 				if r.query(missing, dns.TypeA); time.Since(begun) > hedgeAfter/2 {
 					t.Errorf("the second query took %s", time.Since(begun))

@@ -61,7 +61,8 @@ func (r retained) take(network, address string) io.Closer {
 	host, port, _ := net.SplitHostPort(address)
 	hosts := []string{host}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		hosts = []string{"::", "0.0.0.0"} // Go binds one of these: :: if the host supports IPv6
+		// Go binds :: if this host supports IPv6, otherwise 0.0.0.0
+		hosts = []string{"::", "0.0.0.0"}
 	} else if err == nil {
 		hosts = []string{ip.Unmap().String()}
 	}

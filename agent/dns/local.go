@@ -24,8 +24,8 @@ const (
 	// rereadAfter is the minimum age at which the host's addresses are read again because a
 	// client's address is not among them.
 	rereadAfter = time.Second
-	// staleAfter is the maximum age of the addresses. For so long an address that has moved to
-	// another host still counts as local.
+	// staleAfter is the maximum age of the addresses, and so the maximum time for which an address
+	// that has moved to another host still counts as local.
 	staleAfter = 5 * time.Second
 )
 

@@ -59,7 +59,7 @@ func readResolvers(files []string, own func(netip.AddrPort) bool) (resolvers, er
 	return r, nil
 }
 
-// resolvDelays make the watcher report several events of one change once.
+// resolvDelays make the watcher report once for several events of the same change.
 var resolvDelays = watch.Delays{Debounce: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}
 
 // watchFiles returns a watcher of the files.

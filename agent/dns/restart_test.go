@@ -135,8 +135,8 @@ func TestRestart_LosesNoQuery(t *testing.T) {
 	}
 }
 
-// The routing of the mesh's domains by systemd-resolved lasts from one agent until the next agent
-// has replaced it.
+// While the agent restarts, systemd-resolved continues to route the mesh's domains as the previous
+// agent requested, until the next agent replaces the route.
 func TestRestart_KeepsTheRoute(t *testing.T) {
 	manager := fdstoretest.New(t)
 	socket := filepath.Join(t.TempDir(), "resolved.sock")

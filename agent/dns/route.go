@@ -96,10 +96,10 @@ func (s *Server) storeRoute(client *resolved.Client) {
 // maxDomainName is the length of the longest domain name, without final dot.
 const maxDomainName = 253
 
-// routed returns the domains of names for systemd-resolved. Kubernetes hosts share one domain. It
-// omits domains below another one, and those that resolved refuses, because one such domain would
-// make it refuse all. If more than resolved.MaxDomains remain, it returns ".", which routes all
-// names.
+// routed returns the domains of names for systemd-resolved. All hosts of Kubernetes share one
+// domain. Domains below another one are omitted, and so are domains that resolved refuses, because
+// resolved refuses a whole list with one such domain. If more than resolved.MaxDomains remain,
+// routed returns ".", which routes all names.
 func routed(names []Name) []string {
 	found := map[string]bool{}
 	for _, n := range names {

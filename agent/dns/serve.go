@@ -36,7 +36,7 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 	local, remote := admission.NewPool(tcpLimits), admission.NewPool(admission.Limits{})
 	for _, one := range all {
 		group.Go(func() error { return s.serveUDP(ctx, upstream, one.udp) })
-		// needed because miekg's server retries without a pause
+		// accept.Listener pauses after a failed Accept, which miekg's server would repeat at once
 		tcp := accept.Listener{Listener: one.tcp, OnError: func(err error) {
 			s.options.Logger.Error("cannot accept a DNS client over TCP", "error", err)
 		}}
@@ -59,7 +59,8 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 			select {
 			case <-started:
 				return server.Shutdown()
-			case <-time.After(time.Second): // the server failed before it started
+			// ActivateAndServe failed before it called NotifyStartedFunc
+			case <-time.After(time.Second):
 				return one.tcp.Close()
 			}
 		})

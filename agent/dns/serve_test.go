@@ -192,7 +192,8 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	}
 	defer func() { _ = four.Close() }()
 	fourPort := uint16(four.LocalAddr().(*net.UDPAddr).Port)
-	parts.RunAs(t, 65534, func() { // an IPv6-only socket of another user on the port of four
+	// another user's IPv6-only socket on the port of the IPv4 socket four
+	parts.RunAs(t, 65534, func() {
 		six, err := net.ListenPacket("udp6", fmt.Sprintf("[::]:%d", fourPort))
 		if err != nil {
 			t.Fatal(err)
@@ -213,8 +214,8 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	}
 }
 
-// withoutDescriptors is a listener whose Accept fails for a while, as without free file
-// descriptors.
+// withoutDescriptors is a listener whose Accept fails for a while, as if the process had no free
+// file descriptor.
 type withoutDescriptors struct {
 	net.Listener
 	until    time.Time

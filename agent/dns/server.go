@@ -93,7 +93,8 @@ func New(options Options) *Server {
 		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
 		forwards: newForwarder(options.Conditions), changed: make(chan struct{}, 1),
 		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets)}
-	// if not taken here, the connection is closed by the agent, which ends the routing of domains
+	// Without ResolvedHelperSocket, the stored connection to the helper is not taken, so that the
+	// agent closes it, which ends the routing of domains.
 	if options.ResolvedHelperSocket != "" {
 		s.storedRoute = options.Store.Take(storedRoute)
 	}
@@ -245,7 +246,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		serving, end := context.WithCancel(context.WithoutCancel(ctx))
 		group.Go(func() error {
-			defer end() // after the sockets were stored, because serve closes them
+			defer end() // after the sockets were stored, because then serve closes them
 			if !again {
 				s.store(ctx, sockets)
 			}

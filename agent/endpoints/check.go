@@ -11,8 +11,9 @@ import (
 )
 
 // Run reads Envoy's counters to find failures and successes. It looks for successes while an
-// endpoint fails. It looks for failures while Envoy has no log of failures, or while MeshConfig has
-// extension providers, whose failures are not in the log. Otherwise Run sleeps. It ends with ctx.
+// endpoint fails. It looks for failures while Envoy's listeners have no access log of failures, or
+// while MeshConfig has extension providers, whose failures are not in that log. Otherwise Run
+// sleeps. It ends with ctx.
 func (t *Tracker) Run(ctx context.Context) error {
 	t.MarkReady()
 	timer := time.NewTimer(0)
@@ -108,8 +109,9 @@ func (t *Tracker) check(ctx context.Context) {
 	t.publish()
 }
 
-// fails compares the counters of an endpoint with the previous ones. It reports false after a
-// success, which ends the problem, and if there were no previous counters. Callers hold mu.
+// fails reports whether an endpoint that failed has had no success since its previous counters. If
+// there were no previous counters, it returns false. A success ends the problem of the endpoint.
+// Callers hold mu.
 func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 	base, c := p.base, seen.of(p.Key)
 	provider := t.providers[p.Cluster] != ""
@@ -191,9 +193,9 @@ func (t *Tracker) end(p *failing, message string) {
 	}
 }
 
-// compare records the failures since the previous check, which was at looked, as the difference of
-// the counters. With all set, it does so for all endpoints, otherwise only for those of extension
-// providers, because Envoy's log reports the failures of the other endpoints. Callers hold mu.
+// compare records the failures since the previous check, at the time looked, as the difference of
+// the counters. If all is false, it considers only the endpoints of extension providers, because
+// Envoy's log of failures reports those of the others. Callers hold mu.
 func (t *Tracker) compare(seen Snapshot, all bool, looked, now time.Time) {
 	before := t.before
 	t.before = seen.failed()

@@ -63,8 +63,9 @@ func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	if before.before == nil || before.before.Epoch != seen.Epoch {
 		return
 	}
-	// If the agent has read failures at its maximum rate, Envoy has dropped the rest of them. These
-	// drops do not concern a provider.
+	// If the agent has read the log of failures at its maximum rate, Envoy has dropped further
+	// entries of that log. They increase sharedDrops, which then proves nothing about the
+	// providers.
 	flood := failures-before.failures >= uint64(now.Sub(before.at)/readInterval)
 	var kinds []string
 	for _, name := range slices.Sorted(maps.Keys(seen.Counts)) {

@@ -1,9 +1,9 @@
 // Package endpoints tracks the endpoints of the mesh's clusters that refuse connections or do not
 // answer.
 //
-//	Envoy's access log of failures → Service ─┐
-//	                                          Tracker → journal, condition, status, metrics
-//	Envoy's counters (/clusters) ─────────────┘
+//	Envoy's access log of failures → FailureService ─┐
+//	                                                 Tracker → journal, condition, status, metrics
+//	Envoy's counters (/clusters) ────────────────────┘
 //
 // With the embedded discovery server each failed request is reported at once, with its cause. With
 // an upstream server, whose listeners have no such log, the counters show failures. In both cases
@@ -90,10 +90,11 @@ type Counters struct {
 	Connects, ConnectFails, ActiveConnections uint64 // cx_total, cx_connect_fail, cx_active
 }
 
-// succeeded reports whether there was a success since earlier counters. With HTTP, that is a
-// response other than 5xx. With other protocols, it is an established connection that was closed.
-// Envoy counts a failed connection as active for a moment. If connections failed since the earlier
-// counters, more connections than were open then must therefore have closed.
+// succeeded reports whether there was a success since earlier counters: with HTTP a response other
+// than 5xx, with other protocols an established connection that was closed. Envoy counts a failing
+// connection as active for a moment. If connections have failed since then, the closing of
+// connections that were open earlier therefore does not suffice: one that was opened later must
+// have closed.
 func (c Counters) succeeded(since Counters) bool {
 	return c.Success > since.Success || c.Requests == 0 && (c.closed() > since.begun() ||
 		c.ConnectFails == since.ConnectFails && c.closed() > since.closed())
@@ -106,10 +107,10 @@ func (c Counters) worked() bool { return c.Success > 0 || c.Requests == 0 && c.b
 // failures returns the number of failed connections and requests. One may count twice.
 func (c Counters) failures() uint64 { return c.ConnectFails + c.Timeouts + c.Errors }
 
-// served reports whether a provider's service has worked since earlier counters. ago is the time
-// since its last failure. Either a request succeeded, or one began and ago is at least
-// connectedAfter; and none failed. The second case covers responses that never end, such as those
-// to streams of logs.
+// served reports whether a provider's service has worked since earlier counters: nothing failed,
+// and a request succeeded or, if the last failure is at least connectedAfter ago, a request began.
+// The latter covers responses that never end, such as those to streams of logs. ago is the time
+// since the last failure.
 func (c Counters) served(since Counters, ago time.Duration) bool {
 	return c.failures() == since.failures() &&
 		(c.Success > since.Success || c.Requests > since.Requests && ago >= connectedAfter)
@@ -125,8 +126,8 @@ func (c Counters) closed() int64 { return c.begun() - int64(c.ActiveConnections)
 type Snapshot struct {
 	Epoch     int
 	Endpoints map[Key]Counters
-	// ClustersWithClientChosenEndpoints has the clusters whose endpoints clients choose. They are
-	// not in Hosts.
+	// ClustersWithClientChosenEndpoints has the clusters whose endpoints clients choose. Endpoints
+	// does not contain them.
 	ClustersWithClientChosenEndpoints map[string]bool
 }
 
@@ -178,7 +179,7 @@ type failing struct {
 	confirmed bool
 	latest    uint64    // number of requests in the last reported failure
 	base      *Snapshot // counters after the failure; nil: not read yet
-	worked    bool      // there was a success before base, perhaps after the failure
+	worked    bool      // base shows a success, before or after the failure
 	connected time.Time // when a connection that has not failed was first seen; zero: none
 }
 

@@ -27,7 +27,7 @@ type bench struct {
 	dropped   DroppedTelemetry
 }
 
-// provide makes the endpoint web one of a provider.
+// provide makes the cluster of the endpoint web the service of an extension provider.
 func (b *bench) provide() {
 	b.mu.Lock()
 	b.providers = map[string]string{web.Cluster: "provider otel (/mesh.yaml:3)"}

@@ -140,8 +140,8 @@ func causeOf(entry *accesslogv3.AccessLogCommon) string {
 	return ""
 }
 
-// clean returns Envoy's reason without its class, as one line in lower case of at most maxCause
-// bytes.
+// clean removes prefixes such as "remote address:" from a transport failure reason of Envoy, and
+// returns it as one line in lower case of at most maxCause bytes.
 func clean(reason string) string {
 	for _, class := range []string{"delayed connect error:", "immediate connect error:",
 		"remote address:", "TLS_error:|"} {

@@ -138,7 +138,8 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 		return nil, err
 	}
 	defer func() {
-		_ = connection.Close() // before reading on: the rest of an oversized response is not needed
+		// first, because Body.Close would read the rest of an oversized response
+		_ = connection.Close()
 		_ = response.Body.Close()
 	}()
 	body, err = io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))

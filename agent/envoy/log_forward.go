@@ -5,8 +5,9 @@ import (
 	"log/slog"
 )
 
-// LevelTrace is the slog level of Envoy's trace lines. It is the minimum level of handlers for
-// Envoy's lines, because envoy.log_level, not log.level, selects these lines.
+// LevelTrace is the slog level of Envoy's trace lines. Handlers for Envoy's lines use it as their
+// minimum level, because envoy.log_level already determines which lines Envoy writes; log.level
+// does not apply to them.
 const LevelTrace = slog.LevelDebug - 4
 
 // levelCritical is the slog level of Envoy's critical lines.
@@ -75,8 +76,8 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 	f.reportRedacted(reader.redactor.RemovedLines(false), batch.Epoch)
 }
 
-// EndEpoch ends the log of an epoch. The epoch's last lines may still follow, because exits are
-// delivered first.
+// EndEpoch ends the log of an epoch. The epoch's last lines may still follow, because its exit may
+// be reported before them.
 func (f *LogForwarder) EndEpoch(id string, epoch int) {
 	if reader := f.readers[id]; reader != nil {
 		f.reportRedacted(reader.redactor.RemovedLines(true), epoch)

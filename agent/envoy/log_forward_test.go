@@ -33,7 +33,8 @@ func TestLogForwarder_RedactsAcrossBatches(t *testing.T) {
 	}
 }
 
-// An exit is delivered before the last lines, which still count as those of an exiting Envoy.
+// Log lines that arrive after the exit of their Envoy are still redacted and filtered in the state
+// that its earlier lines have left: within a quote, and after SIGTERM.
 func TestLogForwarder_LinesAfterTheExit(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][warning][main] "
 	var out bytes.Buffer

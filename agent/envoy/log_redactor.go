@@ -28,9 +28,9 @@ const (
 )
 
 var (
-	// quotedJSON matches the mark before a quote of invalid JSON, which extends to the end of
-	// Envoy's output. A quoted message in text format extends from messageMark to an empty line or
-	// the reason.
+	// quotedJSON matches the mark before a quote of invalid JSON. Such a quote extends to the end
+	// of the log message; a quoted protobuf message in text format extends from messageMark to an
+	// empty line or to a line that afterDebug matches.
 	quotedJSON = regexp.MustCompile(`(` + jsonMark + ` \(.*?\)): `)
 
 	// onOneLine matches the text after messageMark if the whole message is on one line.
@@ -98,7 +98,7 @@ func (r *LogRedactor) expire() {
 // Redact returns the lines without quotes.
 func (r *LogRedactor) Redact(lines []string) []string {
 	r.expire()
-	// cut reports that the last retained line continues after its quote
+	// cut reports that the message of the last retained line continues after the removed quote
 	retained, cut := make([]string, 0, len(lines)), false
 	for _, line := range lines {
 		if r.concealing() {

@@ -116,7 +116,8 @@ func (a launch) run(x *executor) {
 		})
 		x.job(startJob(a.spec.ID), func(ctx context.Context) {
 			if err != nil && a.hot {
-				// the parent's exit may be the cause: let the event of its exit arrive first
+				// the start may have failed because the parent exited: let the parent's exit event
+				// arrive first
 				sleep(ctx, parentNews)
 			}
 			x.post(launched{a.spec.ID, process.PID, err})

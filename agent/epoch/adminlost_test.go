@@ -10,11 +10,12 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// loses has failures of a new epoch, by name, that close its parent's admin interface.
+// loses lists failures of a new epoch, by name, because of which its parent loses its admin
+// interface.
 var loses = map[string]behaviour{"port in use": {late: true}, "never live": {never: true}}
 
-// adminIsBack checks that the live epoch's admin interface answers, provided that the whole spec
-// that worked last is known.
+// adminIsBack checks that the live epoch's admin interface answers. It checks nothing while no
+// epoch is live, or while the spec that worked last is only known from a note.
 func (h *harness) adminIsBack() {
 	h.t.Helper()
 	synctest.Wait()
@@ -70,8 +71,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 						raised++
 					}
 				}
-				// at least once; the condition.Registry, which publishes events, limits them to
-				// three a minute
+				// the exact number is unknown: condition.Registry publishes at most three such
+				// events a minute
 				if raised == 0 {
 					t.Error("no event that the admin interface was lost")
 				}

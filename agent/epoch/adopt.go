@@ -149,7 +149,7 @@ func (m *machine) adopt(found []foundProcess) {
 		case known != nil:
 			m.startedAs(known, f.pid)
 			if f.exit == nil {
-				// the previous keeper may have ended before it passed on the latest note
+				// the latest note may have been lost with the previous keeper
 				m.annotate(known)
 			}
 		case m.isUnreplaced(f.id):

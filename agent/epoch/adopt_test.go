@@ -135,7 +135,8 @@ func TestEnvoyDiedWhileNoAgentWasThere(t *testing.T) {
 		"the only one":             {victims: []int{0}, want: "0 live"},
 		"the newest in an overlap": {overlap: true, victims: []int{1}, want: "1 live, 0 draining"},
 		"the oldest in an overlap": {overlap: true, victims: []int{0}, want: "1 live"},
-		// started as number 1, which the name of the bootstrap file contains
+		// the newest epoch is started again as number 1, because its bootstrap file contains that
+		// number
 		"both in an overlap": {overlap: true, victims: []int{0, 1}, want: "1 live"},
 	} {
 		t.Run(name, func(t *testing.T) {

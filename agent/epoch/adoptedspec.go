@@ -17,8 +17,8 @@ import (
 // whole spec.
 type adoptedSpec struct{ number, lineage int }
 
-// errAdoptedSpec is the error of a start that needs more of an adopted epoch's spec than the keeper
-// stores: the bootstrap file and the command line.
+// errAdoptedSpec is the error of a start for which the note of an adopted epoch does not suffice.
+// Of the spec, a note has only the bootstrap file and the command line.
 var errAdoptedSpec = errors.New(
 	"an earlier agent started the epoch, and its configuration is not known yet")
 

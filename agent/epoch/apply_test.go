@@ -236,7 +236,7 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 			t.Errorf("abort of an epoch that is not: %v", err)
 		}
 		// Wait until the repair has restored the admin interface. Its first attempt exits because
-		// its socket has a stale reply.
+		// the hot-restart socket still has the reply to the aborted epoch.
 		h.wait(time.Second)
 		h.expect("1 live, 0 draining")
 		h.adminIsBack()

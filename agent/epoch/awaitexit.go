@@ -13,7 +13,8 @@ import (
 const reapPause = 20 * time.Millisecond
 
 // awaitExit blocks until a process, which need not be a child, has been reaped. It returns false if
-// ctx ends first, or, once ctx has ended, if the kernel cannot watch processes.
+// ctx ends first. If the kernel cannot watch processes, it waits for the end of ctx and returns
+// false.
 func awaitExit(ctx context.Context, pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

@@ -25,7 +25,7 @@ type draining struct {
 	wanted  bool   // a drain was requested, and not undone later
 	request string // process to which a drain request is being sent; "": none
 	number  int    // epoch number of the process in request
-	before  bool   // the epoch already drained when the drain request was sent
+	before  bool   // the epoch was already draining when the drain request was sent
 	// when the drain request is sent again to the live epoch, which has not confirmed it
 	again    time.Time
 	failed   string // process whose failed drain request was logged; repetitions are not
@@ -124,8 +124,8 @@ func (m *machine) drainRepeated(e drainAnswered) {
 	}
 }
 
-// handsOver reports whether an epoch other than was serves, or is about to replace was. Then the
-// drain is requested from that epoch.
+// handsOver reports whether another epoch than the one with the ID was serves, or is about to
+// replace that one. The drain is then requested from the other epoch.
 func (m *machine) handsOver(was string) bool {
 	now := m.live()
 	return now != nil && (now.ID != was || now.AdminLost || now.State == StateHandingOver)
@@ -138,8 +138,8 @@ func (m *machine) adminOf(id string) string {
 	return ""
 }
 
-// requireDrain makes the drain permanent. If Envoy has not confirmed the request, the request is
-// repeated.
+// requireDrain accepts the drain, which then also applies to later epochs. If Envoy has not
+// confirmed the request, the request is repeated.
 func (m *machine) requireDrain(e drainAnswered) {
 	d := &m.drain
 	d.wanted = true

@@ -17,7 +17,7 @@ type EnvoyAdmin struct {
 	link *KeeperLink // connection to the keeper
 	// the address belongs to one epoch only; false: a custom bootstrap may use it for several
 	own     bool
-	started atomic.Bool // the gauge workersStarted was 1; with an address of its own, it remains 1
+	started atomic.Bool // the gauge workersStarted was 1; if own is true, it remains 1
 }
 
 // AdminSocketPrefix is the prefix of the file names of admin sockets.

@@ -208,7 +208,7 @@ func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 	case parent == nil:
 		w.later(e, 10*time.Second, func() { w.end(e, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
 	case parent.stopped:
-		parent.closing = true // e waits for the handshake and never becomes live
+		parent.closing = true // e waits for the stopped parent and never becomes live
 	case m.stale:
 		m.stale = false
 		w.end(e, 1, "", "parent did not respond as expected")

@@ -11,8 +11,8 @@ import (
 )
 
 // handshakeTroubles are texts in Envoy's last log lines that show a failed hot restart rather than
-// an invalid configuration. In measurements with Envoy 1.40, all failures but the last two end once
-// the flag in shared memory is cleared, at the latest at the second retry.
+// an invalid configuration. With Envoy 1.40, clearing the flag in shared memory prevents the first
+// three, at the latest at the second retry.
 var handshakeTroubles = []string{
 	"previous envoy process is still initializing",
 	"parent did not respond as expected",
@@ -46,7 +46,7 @@ func (m *machine) commit(a *attempt) {
 		}
 		m.lastTried = nil
 	}
-	// p was live only for a moment, in which its parent closed its listeners
+	// p has exited already, but its parent closed the listeners when p became live
 	if !p.alive() {
 		m.replaceOlder(p)
 		m.refuse(a, errExitedLive)
@@ -178,8 +178,8 @@ func (m *machine) conclude(a *attempt) {
 	}
 }
 
-// requeue queues the request of an attempt again that failed for a reason outside of its spec. If
-// there is a newer request, the newer one is queued instead.
+// requeue repeats the request of an attempt that failed for a reason outside of its spec. If a
+// newer request is pending, requeue adds only the callers to the newer one.
 func (m *machine) requeue(a *attempt) {
 	m.attempt = nil
 	if len(a.calls) == 0 {

@@ -29,9 +29,9 @@ func (m *machine) endOverdue() {
 	}
 }
 
-// drainSideBySide drains an epoch that an epoch of another lineage has replaced, until p.Ends at
-// the latest. An earlier agent may have started this drain already; Envoy ignores the second
-// request.
+// drainSideBySide drains an epoch that an epoch of another lineage has replaced, until
+// p.LatestDrainEnd at the latest. An earlier agent may have started this drain already; Envoy
+// ignores the second request.
 func (m *machine) drainSideBySide(p *process, begun time.Time) {
 	p.drainJob, p.closes = true, begun.Add(p.spec.DrainTime)
 	// without an admin interface the epoch accepts connections until it exits
@@ -96,8 +96,8 @@ func (m *machine) mayAbort(numbers []int) bool {
 		func(p *process) bool { return !slices.Contains(numbers, p.Number) })
 }
 
-// endedByLive returns the only older epoch if it is the live one's parent in a hot restart, which
-// makes the live one end it; otherwise nil.
+// endedByLive returns the only older epoch if the live epoch is its child in a hot restart and
+// therefore ends it; otherwise nil.
 func (m *machine) endedByLive() *process {
 	live := m.live()
 	if live == nil || len(m.processes) != 2 {

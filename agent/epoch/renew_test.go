@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// levelled returns a spec whose command line has a log level; its hash does not depend on the
+// levelled returns a spec whose command line has a log level. Its digest is hash, whatever the
 // level.
 func levelled(hash, level string) *Spec {
 	spec := specOf(hash)
@@ -49,8 +49,8 @@ func (h *harness) renew(spec *Spec, differs bool) {
 	}
 }
 
-// adoptAs replaces the agent. The new agent adopts the serving epoch and applies a spec of equal
-// hash.
+// adoptAs replaces the agent. The new agent adopts the serving epoch and applies a spec with the
+// digest of that epoch.
 func (h *harness) adoptAs(spec *Spec) {
 	h.t.Helper()
 	h.leave()

@@ -239,10 +239,10 @@ func (e renewed) apply(m *machine) {
 	m.reply([]call{e.call}, a)
 }
 
-// respecify replaces the live epoch's spec by a newer one of equal hash.
+// respecify replaces the live epoch's spec by a newer one of equal digest.
 func (m *machine) respecify(live *process, spec *Spec) {
 	live.spec, m.lastGood, m.lastGoodFailed = spec, spec, false
-	// the hash of a custom bootstrap may not depend on the namespace
+	// the digest of a custom bootstrap may not depend on the namespace
 	if live.MeshNamespace != spec.Namespace {
 		live.MeshNamespace = spec.Namespace
 		m.annotate(live)

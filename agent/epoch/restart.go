@@ -19,8 +19,8 @@ const (
 	conditionSilent    = "envoy-silent"
 	conditionKeeper    = "keeper-lost"
 
-	// ConditionRestartsExhausted is raised when Envoy has exited too often, together with the event
-	// gave-up.
+	// ConditionRestartsExhausted is raised when Envoy has exited too often, together with an event
+	// of kind condition.KindRestartsExhausted.
 	ConditionRestartsExhausted = "gave-up"
 )
 

@@ -81,7 +81,7 @@ type process struct {
 // launchState is the spec and the command line with which a process was started. UpdateSpec
 // and RecordAppliedLogLevels replace them.
 type launchState struct {
-	spec    *Spec // for an adopted epoch, before Apply: only the hash and the durations
+	spec    *Spec // for an adopted epoch, before Apply: only the digest and the durations
 	root    int   // number of the first epoch of the process's lineage
 	hot     bool  // runs with hot restart enabled
 	command Command

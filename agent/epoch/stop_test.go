@@ -197,9 +197,9 @@ func TestStopDuringAStart(t *testing.T) {
 	})
 }
 
-// A stop waits for the requests in flight of a serving epoch without admin interface. A starting
-// epoch took over the interface, which the stop ends, or a failed one did, and its repair failed as
-// well.
+// A stop waits for the requests in flight of an epoch that serves without an admin interface:
+// either a starting epoch, which the stop ends, has taken it over, or a failed epoch has, and the
+// repair failed as well.
 func TestStopWhenAdminIsLost(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {

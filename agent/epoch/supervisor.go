@@ -195,8 +195,8 @@ func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, w
 }
 
 // Abort kills an epoch. If the epoch is starting, its request fails; if it serves, it is started
-// again; if it was replaced, the connections that it still has are cut, and the keeper takes the
-// parent's part in the hot-restart protocol for its child.
+// again; if it was replaced, its remaining connections are cut, and the keeper acts as the parent
+// in the hot-restart protocol with the child of the killed epoch.
 func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }

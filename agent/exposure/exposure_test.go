@@ -171,8 +171,8 @@ func TestReport_IsBounded(t *testing.T) {
 	}
 }
 
-// Only connections from other hosts that do not end in Envoy are counted: not those of Envoy or
-// local clients to the application.
+// Only connections from other hosts to the application itself are counted. Connections to Envoy's
+// sockets, and connections that come from Envoy or from local clients, are not.
 func TestOlder(t *testing.T) {
 	socket := func(local, peer string, uid uint32) sockdiag.Socket {
 		return sockdiag.Socket{Address: netip.MustParseAddrPort(local),

@@ -61,8 +61,9 @@ func IsLocal(ip netip.Addr) bool {
 		all := ip.As16()
 		for _, at := range t.bytes {
 			v4 := netip.AddrFrom4([4]byte{all[at[0]], all[at[1]], all[at[2]], all[at[3]]})
-			// With several possible prefix lengths, a position before the IPv4 address contains
-			// zeros, so addresses that begin with 0 do not count.
+			// The actual length of a local-use NAT64 prefix is unknown. At the position for another
+			// length the bytes may be zeros of the prefix, so addresses that begin with 0 do not
+			// count.
 			if contains(v4) && (v4.As4()[0] != 0 || len(t.bytes) == 1) {
 				return true
 			}
@@ -96,10 +97,10 @@ type guard struct {
 }
 
 // NewTransport returns a transport that connects to local addresses (IsLocal), and to addresses of
-// this host, only for allowed hosts. It passes names in lower case and without a final dot to
-// allowed. It checks each address to which it connects. For a request through the environment's
-// HTTP proxy, it checks the addresses to which this host resolves the name. It trusts roots, or the
-// system's roots if roots is nil.
+// this host, only for hosts for which allowsLocal returns true. It passes names in lower case and
+// without a final dot to allowsLocal. It checks each address to which it connects. For a request
+// through the environment's HTTP proxy, it checks the addresses to which this host resolves the
+// name. It trusts roots, or the system's roots if roots is nil.
 func NewTransport(allowsLocal func(host string) bool, roots *x509.CertPool) http.RoundTripper {
 	g := guard{allowed: allowsLocal}
 	base := func() *http.Transport {

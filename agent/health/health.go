@@ -79,8 +79,8 @@ type Checker struct {
 	leaving  string // argument of MarkLeaving; "": MarkLeaving was not called
 }
 
-// conditionUnhealthy is active while the workload is unhealthy for a reason other than a request,
-// such as a drain or a stop.
+// conditionUnhealthy is active while the workload is unhealthy, unless somebody requested that, for
+// example by a drain or a stop.
 const conditionUnhealthy = "workload-unhealthy"
 
 // New returns a Checker.

@@ -79,8 +79,8 @@ func (h Host) CheckOtherPrograms(self CheckedAgent) error {
 }
 
 // precedes reports whether self has precedence over other for a claim that both need: self serves
-// and already holds the claim, or neither serves and self was present earlier. If both agents call
-// it, exactly one has precedence.
+// and already holds the claim, or neither serves and self became reachable earlier (ReachableTime).
+// If both agents call it, exactly one has precedence.
 func (s CheckedAgent) precedes(other otherAgent, want config.HostClaim) bool {
 	switch {
 	case s.Serves && s.has(want):
@@ -186,8 +186,8 @@ func userName(uid uint32) string {
 	return number
 }
 
-// ConflictingClaims describes the claims that a running agent has as well. It calls claims only if
-// another agent, or an Envoy of another agent, runs.
+// ConflictingClaims describes those claims that another running agent has as well. It calls the
+// function claims only if another agent, or an Envoy of another agent, runs.
 func (h Host) ConflictingClaims(
 	ctx context.Context, runtimeDir string, claims func() []config.HostClaim,
 ) []string {

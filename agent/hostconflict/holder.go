@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// SocketBlocking returns that of the sockets which prevents Envoy from binding an address. ipv4
-// reports whether Envoy's IPv6 socket will accept IPv4 as well.
+// SocketBlocking returns the socket that prevents Envoy from binding the address at, if there is
+// one. ipv4 reports whether Envoy's IPv6 socket will accept IPv4 as well.
 func SocketBlocking(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
 	for _, s := range sockets {
 		if s.Address.Port() == at.Port() && overlap(at.Addr().Unmap(), ipv4, s) {
@@ -20,7 +20,7 @@ func SocketBlocking(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (ho
 }
 
 // overlap reports whether a socket's address prevents a bind to the address at, if the ports are
-// the same. ipv4 is that of SocketBlocking.
+// the same. ipv4 reports whether a socket that is bound to at accepts IPv4 as well.
 func overlap(at netip.Addr, ipv4 bool, s sockdiag.Socket) bool {
 	has := s.Address.Addr().Unmap()
 	switch {

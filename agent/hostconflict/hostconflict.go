@@ -26,7 +26,7 @@ type OtherAgent struct {
 
 // Host gives access to the other agents and the sockets of this host.
 type Host struct {
-	// ConfigDir of the configurations; "": /etc/outrider.
+	// ConfigDir is the directory with the configurations of all instances; "": /etc/outrider.
 	ConfigDir string
 	// Query requests the state of the agent with a runtime directory. running reports whether there
 	// is such an agent, even if it does not respond.

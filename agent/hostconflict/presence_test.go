@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestOneOfTwoGoesFirstInAnyOrder makes two agents become present (+) and check (?) in different
+// TestOneOfTwoGoesFirstInAnyOrder makes two agents become reachable (+) and check (?) in different
 // orders: exactly one has precedence.
 func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 	const same = "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
@@ -20,7 +20,7 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 				"b": NewReachableTime(answers["b"])}
 			refused := 0
 			for step := range strings.FieldsSeq(order) {
-				time.Sleep(time.Millisecond) // fake time, so that presence times differ
+				time.Sleep(time.Millisecond) // on the fake clock: reachable times differ
 				name := step[:1]
 				if step[1] == '+' {
 					if !presences[name].Since().IsZero() {
@@ -29,7 +29,7 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 					close(answers[name])
 					continue
 				}
-				// Agents that are present respond to the check.
+				// Reachable agents respond to the check.
 				for other, presence := range presences {
 					if since := presence.Since(); !since.IsZero() {
 						s.runs(other, false, 0)

@@ -14,11 +14,12 @@ import (
 
 // The conditions. The sentence of a condition lists the secrets in that state.
 const (
-	CodeUnavailable = "secret-unavailable"       // Envoy waits for the secret
-	CodeExpired     = "certificate-expired"      // Envoy still has the expired certificate
-	CodeNotRenewed  = "certificate-not-renewed"  // still valid, but its replacement fails
-	CodeNotStored   = "certificate-not-stored"   // a copy on disk is missing or old
-	CodeNotRestored = "certificate-not-restored" // a certificate sealed before cannot be used
+	CodeUnavailable = "secret-unavailable"      // Envoy waits for the secret
+	CodeExpired     = "certificate-expired"     // Envoy still has the expired certificate
+	CodeNotRenewed  = "certificate-not-renewed" // still valid, but its replacement fails
+	CodeNotStored   = "certificate-not-stored"  // a copy on disk is missing or old
+	// a certificate that an earlier run sealed cannot be used
+	CodeNotRestored = "certificate-not-restored"
 )
 
 // failureGrace is how long a failure must last to be reported: while a certificate and its key are

@@ -14,9 +14,10 @@ type entry struct {
 	definition  definition // what worker obtains
 	worker      *worker    // nil: none runs
 	former      *worker    // worker of the previous settings; nil: none runs
-	current     *material  // the last version; of ROOTCA without roots of the mesh configuration
-	served      *material  // the version in the feed; for ROOTCA a new value at each update
-	failure     failure    // of the last attempt of worker
+	// the last version; for ROOTCA without the roots of the mesh configuration
+	current *material
+	served  *material // the version in the feed; for ROOTCA a new value at each update
+	failure failure   // of the last attempt of worker
 }
 
 // worker is a goroutine that obtains a secret.

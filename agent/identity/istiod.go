@@ -43,13 +43,13 @@ const caRetries = `{"methodConfig": [{
 // of any field it requests a new certificate.
 type Istiod struct {
 	Address                string       // host:port, or several of them separated by ", "
-	InUse                  AddressInUse // names the one of several addresses to try first; may be nil
+	InUse                  AddressInUse // returns the address to try first; may be nil
 	ServerName             string       // expected in istiod's certificate; "": the host of Address
 	Plaintext              bool         // connect without TLS
 	RootFile               string       // roots of istiod's certificate; "": those of the system
 	TokenFile              string       // file of a JSON Web Token; "": none
-	ProvCertDir            string       // has the client certificate, preferred to the token; "": none
-	UseWorkloadCertificate bool         // without ProvCertDir, use the current certificate if there is one
+	ProvCertDir            string       // folder of the client certificate; "": none
+	UseWorkloadCertificate bool         // as the client certificate if ProvCertDir is ""
 	FromJoin               bool         // the token was stored by "outrider join"
 	ClusterID              string
 	SpiffeID               string
@@ -58,7 +58,7 @@ type Istiod struct {
 	TTL                    time.Duration
 }
 
-// AddressInUse returns the address of the control plane to which the agent is connected, or "".
+// AddressInUse provides the address of the control plane to which the agent is connected, or "".
 type AddressInUse interface{ APIServerAddress() string }
 
 // addresses returns all addresses, the one in use first.
@@ -132,7 +132,8 @@ func (i Istiod) issueAt(
 		return issued, nil
 	}
 	if i.FromJoin && needsToken(tokenErr) {
-		// "outrider join" has removed the token, so the error with the client certificate matters.
+		// "outrider join" has removed the token, so the error with the client certificate is the
+		// one to report.
 		if err != nil && errors.Is(tokenErr, fs.ErrNotExist) {
 			if errors.Is(err, pki.ErrExpired) {
 				err = fmt.Errorf(`%w; or run "outrider join" with a new token`, err)

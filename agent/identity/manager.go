@@ -50,7 +50,7 @@ type Manager struct {
 	lifecycle.Readiness
 	options Options
 	feed    *resource.Feed
-	dirty   chan struct{} // holds a token while a change is not yet written to disk
+	dirty   chan struct{} // has an element while a change is not written to disk yet
 
 	mu sync.Mutex
 	// running is the context of Run, which also ends the workers that other methods start. It is
@@ -93,7 +93,7 @@ func New(options Options) *Manager {
 	}
 }
 
-// Name is the part's name.
+// Name returns the name of this component.
 func (m *Manager) Name() string { return "identity" }
 
 // Feed implements xds.Source. All proxies of this host share one feed of secrets, and each
@@ -208,7 +208,8 @@ func (m *Manager) Unsubscribe(names []string) {
 		removed = m.remove(name) || removed
 	}
 	if removed {
-		// Prepare has not replaced secrets that an Envoy of earlier settings was subscribed to.
+		// PrepareReload has not replaced secrets that an Envoy of earlier settings was subscribed
+		// to.
 		m.applySettings(true)
 	}
 	m.update()

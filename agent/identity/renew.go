@@ -37,8 +37,8 @@ func planRenewal(issued *IssuedCertificate, ratio float64) plan {
 	}
 	delay := time.Duration(float64(until.Sub(from)) * (1 - ratio))
 	delay = max(delay, minPause)
-	// Round removes the monotonic clock reading, with which the time would be compared by a clock
-	// that stops while the machine is suspended.
+	// Round removes the monotonic clock reading. Otherwise the monotonic clock, which stops while
+	// the machine is suspended, would determine when the time is reached.
 	at := issued.Obtained.Round(0).Add(delay)
 	return plan{at: at, start: time.Now(), delay: delay}
 }
