@@ -132,7 +132,7 @@ func (e reloadEffects) Enact(
 	e.identity.configure(c)
 	e.sdsSockets.SetCurrentPath(c.SDS.Socket)
 	e.xdsSockets.SetCurrentPath(c.XDS.Socket)
-	// Otherwise a level that was set by a request remains.
+	// If the key is unchanged, a level that a request has set remains.
 	if c.Log.Level != old.Config.Log.Level {
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}

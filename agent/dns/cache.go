@@ -34,7 +34,7 @@ type entry struct {
 
 func newCache() *cache { return &cache{entries: map[string]*entry{}} }
 
-// get appends the cached response to a query to b; it returns nil if there is none.
+// get appends to b the cached response to a query; it returns nil if there is none.
 func (c *cache) get(b, query []byte) []byte {
 	c.mu.RLock()
 	e := c.entries[string(query[2:])]

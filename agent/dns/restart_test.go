@@ -147,8 +147,8 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t)),
 		ResolvedHelperSocket: socket}
-	// helper accepts a connection as outrider-resolved and confirms its first domains. The channel
-	// is closed when the connection ends.
+	// helper acts as outrider-resolved: it accepts a connection and confirms the first domains. The
+	// channel is closed when the connection ends.
 	helper := func(i *instance) <-chan struct{} {
 		t.Helper()
 		accepted, err := listener.Accept()

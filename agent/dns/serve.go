@@ -241,7 +241,7 @@ func (s *Server) resolve(ctx context.Context, q *query) []byte {
 }
 
 // normalise removes differences between queries that have the same response, and returns the
-// query's cache key. It sets size.
+// query's cache key. It sets q.size.
 func (q *query) normalise(tcp bool) []byte {
 	m := q.message
 	m.Answer, m.Ns, m.Extra = nil, nil, onlyOPT(m)

@@ -131,7 +131,8 @@ func TestServe_RefusesRemoteQueriers(t *testing.T) {
 	}
 }
 
-// A user whose queries stay unanswered leaves slots for other users, whatever sockets they use.
+// Queries that upstreams leave unanswered occupy only the slots of the user who sent them, however
+// many sockets the user has.
 func TestServe_QueriesArePerUser(t *testing.T) {
 	upstream := startResolver(t)
 	r := start(t, upstream.address)

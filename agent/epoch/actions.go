@@ -203,8 +203,8 @@ func (a listProcesses) run(x *executor) {
 	})
 }
 
-// exitOf returns the event of a process that exited, or that is alive if the keeper reports no
-// exit.
+// exitOf returns a process that the keeper reports as a processExited event. The event's exit is
+// nil if the process is alive.
 func (x *executor) exitOf(p keeper.Process) processExited {
 	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit, lastLines: envoy.RedactLines(p.LastLines)}
 	if e.exit != nil {

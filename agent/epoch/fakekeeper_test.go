@@ -262,8 +262,8 @@ type fakeAdmin struct {
 
 func (a fakeAdmin) with(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, false) }
 
-// change calls f for the Envoy at the address, like the method with. If the Envoy is stopped
-// (SIGSTOP), f is called when the Envoy continues, even if the caller's context has ended by then.
+// change calls f for the Envoy at the address. If the Envoy is stopped (SIGSTOP), f is called when
+// the Envoy continues, even if the caller's context has ended by then.
 func (a fakeAdmin) change(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, true) }
 
 func (a fakeAdmin) ask(ctx context.Context, f func(*fakeEnvoy), late bool) error {

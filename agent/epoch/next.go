@@ -42,7 +42,7 @@ type machine struct {
 }
 
 // next returns the state after an event, and the actions to carry out. It is a pure function: it
-// reads no clock, does not block and leaves was unchanged.
+// reads no clock, does not block and does not modify the state was.
 func next(was state, e event) (state, []action) {
 	m := &machine{state: was.clone(), now: e.at}
 	e.trigger.apply(m)

@@ -15,9 +15,9 @@ func familyOf(a netip.Addr) string {
 	return "IPv6"
 }
 
-// hostFamilies returns one address of this host for each address family that has one other than
-// loopback; a link-local address counts for IPv6. If the addresses cannot be listed, it returns a
-// placeholder for each family.
+// hostFamilies returns one non-loopback address of this host for each address family that has such
+// an address, even if it is link-local. If the addresses cannot be listed, it returns a placeholder
+// for each family.
 func hostFamilies() []netip.Addr {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
