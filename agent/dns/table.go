@@ -16,8 +16,8 @@ type Name struct {
 	Addresses []netip.Addr
 	Ports     []Port // for answers to SRV queries
 	// ShortName and Namespace form the short names of a Kubernetes host, as in Istio:
-	// Short.Namespace, Short.Namespace.svc and, in the node's namespace, Short. Short is "" for
-	// other hosts.
+	// ShortName.Namespace, ShortName.Namespace.svc and, in the node's namespace, ShortName.
+	// ShortName is "" for other hosts.
 	ShortName, Namespace string
 }
 
