@@ -237,8 +237,8 @@ func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 	}
 }
 
-// An agent that crashes before it knows the mesh's names leaves no queries waiting, because it may
-// keep crashing.
+// Queries to an agent that crashes before it knows the mesh's names fail at once: if it kept
+// crashing, they would wait in vain.
 func TestRestart_CrashBeforeTheNamesEndsTheSockets(t *testing.T) {
 	manager := fdstoretest.New(t)
 	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t))}

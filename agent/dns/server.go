@@ -6,7 +6,8 @@
 //
 // SetNames replaces the table, which is immutable. Before the first table, all queries fail,
 // because an upstream would deny names of the mesh; on port 53 they are forwarded, as in Istio.
-// Only this host may query. Encoded responses are cached by query, so that most are not decoded.
+// Only this host may query. Encoded responses are cached by encoded query, so that most queries
+// need not be decoded.
 package dns
 
 import (

@@ -42,8 +42,9 @@ const (
 	openPeriod = 10 * time.Second
 	// blindPeriod is the interval of reading the counters while no failures are reported.
 	blindPeriod = time.Minute
-	// forgetAfter is how long after its last failure a problem ends without a success. Until then
-	// Envoy sent nothing to the endpoint, or received only HTTP errors.
+	// forgetAfter is the time after the last failure of an endpoint at which its problem ends
+	// without a success. In that time Envoy has sent nothing to the endpoint, or has received only
+	// HTTP errors.
 	forgetAfter = 5 * time.Minute
 	// costFactor bounds how much time Envoy spends on writing the counters of a large mesh: reading
 	// them takes at most 1/costFactor of the time.

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestTracker_Providers: the services of trace collectors and access logs become problems when they
-// fail, with the cause, and problems end when they work again. The counters are those of a real
+// TestTracker_Providers: the service of a trace collector or access log becomes a problem, with the
+// cause, when it fails, and the problem ends when it works again. The counters are those of a real
 // Envoy.
 func TestTracker_Providers(t *testing.T) {
 	stream := Counters{Requests: 1, Connects: 1, ActiveConnections: 1}

@@ -102,8 +102,8 @@ func (s *FailureService) pause(ctx context.Context) error {
 	}
 }
 
-// report passes a failed entry of the access log to OnFailure. The entry names the cluster as in
-// Envoy's statistics.
+// report passes the failure that an access log entry describes, if any, to OnFailure. The entry
+// names the cluster as in Envoy's statistics.
 func (s *FailureService) report(entry *accesslogv3.AccessLogCommon) {
 	cluster, cause := strings.TrimSuffix(entry.GetUpstreamCluster(), ";"), causeOf(entry)
 	if cause == "" || cluster != "" && ignored(cluster) || cluster == "" && cause != causeEmpty {

@@ -14,8 +14,8 @@ const (
 	messageMark = "goo.gle/debug"
 	jsonMark    = "Unable to parse JSON as proto"
 
-	// beforeNothing precedes a quote of the bootstrap object passed in memory
-	// (source/server/server.cc), which is empty, because Outrider passes a file.
+	// beforeNothing precedes Envoy's quote of a bootstrap that was passed in memory
+	// (source/server/server.cc). The quote is always empty, because Outrider passes a file.
 	beforeNothing = "initializing config '"
 
 	// notShown replaces a quotation of the configuration at the end of a message.

@@ -203,7 +203,7 @@ func (a listProcesses) run(x *executor) {
 	})
 }
 
-// exitOf returns a process that the keeper reports as a processExited event. The event's exit is
+// exitOf returns a processExited event for a process that the keeper reports. The event's exit is
 // nil if the process is alive.
 func (x *executor) exitOf(p keeper.Process) processExited {
 	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit, lastLines: envoy.RedactLines(p.LastLines)}

@@ -41,8 +41,8 @@
 //   - After a failed attempt the live epoch still serves, and the flag in shared memory is cleared.
 //     If the attempt has closed the live epoch's admin interface, an epoch with the spec that
 //     worked last replaces the live one.
-//   - An epoch that its child will end is not signalled before it is overdue, because a child that
-//     misses its parent aborts itself.
+//   - An epoch that its child will end is not signalled unless the child fails to end it in time,
+//     because a child whose parent disappears too early aborts itself.
 //   - A live epoch that exits is started again: with its number while an older one is left,
 //     otherwise as number 0 (an adopted epoch retains its number until Apply provides its
 //     configuration).

@@ -128,7 +128,7 @@ func (x *executor) activity(ctx context.Context, admin Admin) (envoy.Activity, e
 
 // steer makes the keeper direct the new connections of ports that two epochs share to one of the
 // epochs. If the keeper cannot, the kernel distributes them over both, and resets the few that the
-// other epoch has not accepted when it closes its listeners. The new epoch does not fail for that.
+// other epoch has not accepted when it closes its listeners. This does not make the new epoch fail.
 type steer struct {
 	from, to string
 	number   int

@@ -39,8 +39,8 @@ func (h *harness) responsive() {
 	}
 }
 
-// awaits applies a spec and checks that the call immediately reports the event for which it waits.
-// It returns the channel of the call's result.
+// awaits applies a spec and checks that the caller is notified at once of the reason why the
+// request waits (want). It returns the channel of the call's result.
 func (h *harness) awaits(hash, want string) <-chan error {
 	h.t.Helper()
 	said, done := make(chan string, 100), make(chan error, 1)

@@ -138,8 +138,8 @@ func TestIdle_EpochThatHangsIsKilled(t *testing.T) {
 	})
 }
 
-// If Envoy refuses a reload while an idle epoch is left, only the idle epoch ends. The next reload
-// does not wait either.
+// A reload that Envoy refuses while an idle epoch is left does not interrupt service, and the next
+// reload does not wait for the idle epoch.
 func TestIdle_RefusedReload(t *testing.T) {
 	for name, bad := range map[string]behaviour{"before the handshake": {unparsed: true},
 		"after it": {late: true}} {
@@ -203,8 +203,8 @@ func TestIdle_RequestAbortsTheDrainingEpochsThatItNames(t *testing.T) {
 	}
 }
 
-// A request whose configuration is refused aborts no draining epoch. A later request can still
-// abort it.
+// A request whose configuration is refused aborts none of the draining epochs that it names. A
+// later request can still abort them.
 func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 	for name, change := range map[string]func(h *harness, bad *Spec){
 		"by validation": func(h *harness, _ *Spec) { h.w.behaviour["bad"] = behaviour{invalid: true} },

@@ -38,8 +38,8 @@ func TestKeeperDies(t *testing.T) {
 	})
 }
 
-// While no keeper is connected there is a condition, which becomes an error after keeperPatience.
-// It ends with the next keeper, unless the Envoy has exited with the old one.
+// While no keeper is connected, a condition is raised, which becomes an error after keeperPatience.
+// It is cleared when the next keeper connects, unless Envoy has exited with the previous one.
 func TestKeeperLost_BecomesAnError(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -97,8 +97,8 @@ func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
 	})
 }
 
-// If an Envoy exits while its keeper re-executes itself, the next keeper lists it as exited. It
-// counts as one crash.
+// If an Envoy exits while its keeper re-executes itself, the next keeper lists it as exited. The
+// exit counts as one crash.
 func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// ReachableTime is the time since which other agents can query this one; it is later than the
-// start. Of two agents that start at the same time, one that finds no other agent always has the
-// earlier time, however slow either start is. Both agents therefore agree on which of them is
-// first.
+// ReachableTime is the time since which other agents can query this one. An agent queries the
+// others only after that time. If it then does not find another agent that starts at the same time,
+// it became reachable first. Both agents therefore agree on which of them was first, however slow
+// either start is.
 type ReachableTime struct {
 	answers <-chan struct{}
 	since   func() time.Time

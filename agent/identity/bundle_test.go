@@ -145,7 +145,8 @@ func TestBundle_DoesNotSealTheSameCertificateAgain(t *testing.T) {
 }
 
 // After a restart of the agent, Envoy receives the stored roots of SPIFFE bundles although the
-// server of the bundles is unavailable. Stored roots of a bundle without a URL are deleted.
+// server of the bundles is unavailable. Stored roots are deleted if the URL of their bundle is no
+// longer set.
 func TestBundle_RootsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	path, server := filepath.Join(t.TempDir(), "bundles"), &bundleServer{}

@@ -57,8 +57,8 @@ type Manager struct {
 	// nil before Run is called.
 	running  context.Context
 	settings Settings
-	// provisional means that settings belong to a reload that may still be refused, and differ in
-	// the provider from the settings in force.
+	// provisional means that settings belong to a reload that may still be refused, and that their
+	// provider is not the one of the settings in force.
 	provisional bool
 	// bundleURLs are the URLs of the SPIFFE bundles to fetch.
 	bundleURLs []string
@@ -152,9 +152,9 @@ func (m *Manager) recheck() {
 func (m *Manager) Configure(settings Settings) { m.configure(settings, false) }
 
 // PrepareReload provides the secrets that the settings of a reload need and that do not exist yet.
-// Secrets that a live Envoy may have remain unchanged. No new secret is written to disk before
-// Configure is called: if the reload is refused, Configure with the settings in force removes the
-// new secrets.
+// Secrets that a live Envoy may already use remain unchanged. No new secret is written to disk
+// before Configure is called: if the reload is refused, Configure with the settings in force
+// removes the new secrets.
 func (m *Manager) PrepareReload(settings Settings) { m.configure(settings, true) }
 
 func (m *Manager) configure(settings Settings, missingOnly bool) {
@@ -226,8 +226,8 @@ func (m *Manager) KeyPair() *pki.Pair {
 }
 
 // AuthorityRoots returns the roots that the authority sent with the current certificate and those
-// of SetTrustBundle, nil if there are none. The agent trusts them for its own connections. It does
-// not trust the roots of SPIFFE bundles there, which are authorities of other trust domains.
+// of SetTrustBundle, nil if there are none. The agent trusts them for its own connections. They do
+// not include the roots of SPIFFE bundles, which are authorities of other trust domains.
 func (m *Manager) AuthorityRoots() []*x509.Certificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -46,8 +46,8 @@ func (m *Manager) withBundles(roots []*x509.Certificate, spiffe bool) []*x509.Ce
 // absent is the value of Manager.published for secrets that were published as absent.
 const absent = "absent"
 
-// publish updates the feed with the secrets that have changed. It publishes secrets in missing that
-// have no version as absent. Callers hold mu.
+// publish updates the feed with the secrets that have changed. Secrets in missing that have no
+// version are published as absent. Callers hold mu.
 func (m *Manager) publish(missing map[string]bool) {
 	var change resource.Change
 	replaced := map[string]bool{} // secrets to announce; true: there was an earlier version

@@ -24,10 +24,10 @@ type plan struct {
 	delay time.Duration
 }
 
-// planRenewal schedules the renewal for when a share of the lifetime, ratio, is left. The lifetime
-// begins when the certificate was obtained, because authorities antedate certificates. If the clock
-// of this host is so wrong that the certificate was obtained outside its validity, the lifetime is
-// the whole validity.
+// planRenewal schedules the renewal for the time at which the share ratio of the lifetime is left.
+// The lifetime begins when the certificate was obtained, because authorities antedate certificates.
+// If the clock of this host is so wrong that the certificate was obtained outside its validity, the
+// lifetime is the whole validity.
 func planRenewal(issued *IssuedCertificate, ratio float64) plan {
 	leaf := issued.Pair.Leaf()
 	until := issued.Pair.NotAfter()

@@ -1,6 +1,6 @@
 // Package resolved implements the root helper outrider-resolved@.service, which makes
 // systemd-resolved send queries for some domains to the agent's DNS proxy. Each connection of an
-// agent has a helper process.
+// agent has a helper process of its own.
 //
 // resolved accepts servers and domains per link, but not for loopback and links of networkd. The
 // helper therefore creates a link, a TUN device whose packets nobody reads. When the process ends,

@@ -41,8 +41,8 @@ type Pair struct {
 }
 
 // ParsePair parses a certificate chain and its private key. It checks that the key belongs to the
-// leaf, that the leaf comes first, that each other certificate issued one of the chain, and that
-// keys and signatures are strong enough.
+// leaf, that the leaf comes first, that each further certificate issued another one of the chain,
+// and that keys and signatures are strong enough.
 func ParsePair(certificate, key PEMInput, usage Usage) (*Pair, error) {
 	chain, err := certificate.certificates()
 	if err != nil {

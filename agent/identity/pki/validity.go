@@ -4,7 +4,7 @@ import "time"
 
 // A certificate ends soon if its remaining lifetime is less than 1/soonShare of the whole and less
 // than soonMost. Tools such as certbot, Caddy and cert-manager begin renewal when a third is left,
-// so by then renewal has failed for long.
+// so the renewal of a certificate that ends soon has failed for a long time.
 const (
 	soonShare = 10
 	soonMost  = 14 * 24 * time.Hour
