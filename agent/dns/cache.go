@@ -16,7 +16,7 @@ const (
 	maxCached   = 4096 // total bytes of a cached response in all its orders of addresses
 	maxPositive = time.Hour
 	maxNegative = 5 * time.Minute
-	maxOrders   = 16 // cached orders of the addresses of a response
+	maxOrders   = 16 // maximum number of cached orders of a response's addresses
 )
 
 // cache stores encoded responses by the query without its ID. The query contains everything that

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	minSize    = 512  // bytes of a response to a client without EDNS
-	maxSize    = 4096 // bytes of a response over UDP
+	minSize    = 512  // maximum bytes of a response to a client without EDNS
+	maxSize    = 4096 // maximum bytes of a response over UDP
 	bufferSize = 4 << 20
 )
 

@@ -30,8 +30,8 @@ type DroppedTelemetry struct {
 // dropState is the state of checkDrops.
 type dropState struct {
 	before   *DroppedTelemetry
-	failures uint64    // Tracker.total when before was read
-	at       time.Time // when before was read
+	failures uint64    // Tracker.total at the last read
+	at       time.Time // time of the last read
 	last     time.Time // when Envoy last dropped something
 }
 
