@@ -14,8 +14,8 @@ import (
 
 const (
 	// handshakesPerClient is the maximum number of concurrent TLS handshakes of one client: an IPv4
-	// address, an IPv6 /64 network or a user of this host. Further handshakes wait. It is large,
-	// because many hosts may share an address.
+	// address, an IPv6 /64 network or a user of this host. Further handshakes wait. The limit is
+	// high, because many hosts may share an address.
 	handshakesPerClient = 64
 	// handshakeTimeout bounds the wait for the client's other handshakes, and then the handshake.
 	handshakeTimeout = 30 * time.Second

@@ -55,7 +55,7 @@ func serveHandshakes(t *testing.T, limit int, timeout time.Duration) (address st
 	return bound.Addr().String(), client, limited, all
 }
 
-// dialAs opens a connection as the user with a UID.
+// dialAs opens a connection as the user with the given UID.
 func dialAs(t *testing.T, user int, address string) (c net.Conn) {
 	t.Helper()
 	var err error

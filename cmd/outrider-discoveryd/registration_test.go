@@ -35,7 +35,7 @@ spec:
 )
 
 // TestRegistration runs two outrider-discoveryds and a real istiod, which register workloads in the
-// same API server.
+// same API server and take over each other's workloads.
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -65,7 +65,7 @@ type registrations struct {
 	one, two registrar
 }
 
-// gone waits until the entry vmEntry is removed, and returns the time since the given one.
+// gone waits until the entry vmEntry is removed, and returns how long after since that happens.
 func (r *registrations) gone(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
 	parts.Eventually(t, time.Minute, "the entry is removed", func() bool {
@@ -218,7 +218,8 @@ func (r *registrations) testMoves(t *testing.T) {
 	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.UIDAndHealth)
 	for i := range 20 {
 		address := []string{r.two.address, r.one.address}[i%2]
-		if i%4 < 2 { // alternates between a new stream before and after the end of the old one
+		// Alternate: the new stream begins before or after the end of the old one.
+		if i%4 < 2 {
 			next := web.connect(address)
 			s.end()
 			s = next

@@ -108,8 +108,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Reload reloads the configuration as SIGHUP does, and also reads all files again. It returns when
-// both are done. The error is the reason for a refusal.
+// Reload reloads the configuration as SIGHUP does, and then makes the discovery server read all its
+// files again. It returns when both are done. The error is the reason for a refusal.
 func (r *reloader) Reload(ctx context.Context) error {
 	result := make(chan error, 1)
 	select {

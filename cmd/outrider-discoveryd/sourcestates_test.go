@@ -67,7 +67,7 @@ func TestSourceStates(t *testing.T) {
 	}
 }
 
-// valueOf returns the value of a metric that has one source.
+// valueOf returns the value of a metric whose only sample is that of the test's source.
 func valueOf(t *testing.T, states *sourceStates, name string) float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

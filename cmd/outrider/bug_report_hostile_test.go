@@ -126,7 +126,8 @@ func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
 		if err := os.Chown(m.write("run/envoy/envoy-rev0.json", "{}"), nobody, nobody); err != nil {
 			t.Fatal(err)
 		}
-		m.write("run/envoy/envoy-rev1.json", shadow) // owned by root, like a hard link to it
+		// Owned by root, as a hard link to a file of root would be.
+		m.write("run/envoy/envoy-rev1.json", shadow)
 		var names []string
 		for i := range 1200 {
 			path := m.write(fmt.Sprintf("run/envoy/envoy-rev9%d.json", i), "{}")

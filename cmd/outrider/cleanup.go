@@ -186,7 +186,7 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	return file, nil
 }
 
-// endKeeper makes the keeper end its Envoys and itself, and waits for that.
+// endKeeper makes the keeper end its Envoys and exit, and waits until it has exited.
 func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
 	defer cancel()

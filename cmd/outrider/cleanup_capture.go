@@ -28,7 +28,8 @@ func (c *cleaner) reportClosed() {
 // tables.
 func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	folder, failed := openFolder(c.capture)
-	if failed != nil { // only outrider-capture's user can cause this: continue
+	// Only outrider-capture's user can cause this error, so the cleanup continues.
+	if failed != nil {
 		c.report("%v", failed)
 		failed = nil
 	}

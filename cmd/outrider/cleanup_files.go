@@ -41,8 +41,8 @@ func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	return errors.Join(failed...)
 }
 
-// storedBaseID returns the base ID that the keeper has stored, and the UID of that file's owner.
-// The base ID is 0 if there is no valid one.
+// storedBaseID returns the base ID in the file in which the keeper has stored it, and the UID of
+// the file's owner. The base ID is 0 if there is no valid one.
 func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err error) {
 	if keeperFolder == nil {
 		return 0, 0, nil

@@ -65,7 +65,7 @@ func TestCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	// This socket is open, as systemd keeps it for socket activation.
+	// This socket is open, like a socket of systemd for socket activation.
 	open, err := net.Listen("unix", filepath.Join(m.dir, "run", "keeper.sock"))
 	if err != nil {
 		t.Fatal(err)

@@ -145,8 +145,8 @@ func (a *app) agentSockets() []string {
 	return sockets
 }
 
-// abortsAt returns the result of aborts for the agent with a socket; no epochs if the agent does
-// not run.
+// abortsAt returns the result of aborts for the agent that listens on a socket; no epochs if no
+// agent does.
 func (a *app) abortsAt(ctx context.Context, socket string, flags nowFlags) ([]int, error) {
 	client := api.NewClient(socket)
 	defer client.Close()
@@ -157,8 +157,8 @@ func (a *app) abortsAt(ctx context.Context, socket string, flags nowFlags) ([]in
 	return numbers, err
 }
 
-// reloadAt reloads the agent with a socket, if a reload would change something. It also aborts the
-// drain of the given epochs.
+// reloadAt reloads the agent that listens on a socket, if a reload would change something. It also
+// aborts the drain of the given epochs.
 func (a *app) reloadAt(ctx context.Context, socket string, aborts []int) (agentUses, error) {
 	client := api.NewClient(socket)
 	defer client.Close()

@@ -130,8 +130,8 @@ func (h *meshHost) withConditions(ctx context.Context, failed error) error {
 	return failed
 }
 
-// undo restores the files and the agent after a failed join. It returns failed, with a sentence
-// about the success of that.
+// undo restores the files and the agent after a failed join. It returns the error failed, with a
+// sentence that states whether the join was undone completely.
 func (p *joinPlan) undo(ctx context.Context, failed error, shown *progress) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()

@@ -101,8 +101,8 @@ func TestJoin_Twice(t *testing.T) {
 }
 
 // A join or leave that was killed leaves files behind, or an agent that still uses the mesh's
-// configuration. "outrider leave" removes all of it. A later join does not restore it when it is
-// undone.
+// configuration. Another join is refused if the drop-in is left or in use. "outrider leave" removes
+// everything.
 func TestJoin_Killed(t *testing.T) {
 	for name, test := range map[string]struct {
 		files  []string

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// comparison is how files differ from the mesh configuration in effect, according to the running
-// agent.
+// comparison describes how files differ from the mesh configuration in effect, according to the
+// running agent.
 type comparison struct {
 	changes  []api.MeshChange
 	problems []discovery.Problem // problems of the resulting mesh configuration

@@ -69,9 +69,9 @@ func (o origins) cell(typeURL, name string) cell {
 	return originsCell(o.from[originKey{typeURL, name, ""}])
 }
 
-// route returns a cell with the origin of route number at of a virtual host, which has all routes
-// in Envoy. If an EnvoyFilter has added or removed routes, the numbers do not match, and it returns
-// the origins of the virtual host.
+// route returns a cell with the origin of a route of a virtual host. at is the index of the route,
+// and all the number of routes that the virtual host has in Envoy. If an EnvoyFilter has added or
+// removed routes, the index is not valid, and route returns the origins of the virtual host.
 func (o origins) route(routes, name string, at, all int) cell {
 	if found := o.routes[originKey{resource.RouteType, routes, name}]; len(found) == all {
 		return originsCell(found[at : at+1])
@@ -79,8 +79,8 @@ func (o origins) route(routes, name string, at, all int) cell {
 	return o.host(routes, name)
 }
 
-// host returns a cell with the origins of a virtual host. Without its own, these are the
-// EnvoyFilters of its route configuration or, for an inbound virtual host, the origins of the
+// host returns a cell with the origins of a virtual host. If the virtual host has none, they are
+// the EnvoyFilters of its route configuration or, for an inbound virtual host, the origins of the
 // application's cluster.
 func (o origins) host(routes, name string) cell {
 	if from := o.from[originKey{resource.RouteType, routes, name}]; from != nil {

@@ -115,7 +115,8 @@ func (i *Installer) watch(folder string, all int64) (stop func()) {
 			case <-tick.C:
 				fetched := sizeOf(folder)
 				if all > 0 {
-					// pip also copies the complete file within the folder
+					// pip also copies the complete file within the folder, so the sum may exceed
+					// the size
 					fetched = min(fetched, all)
 				}
 				i.Progress(fetched, all)

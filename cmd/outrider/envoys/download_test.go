@@ -33,7 +33,7 @@ func TestFetch_FromOwnIndex(t *testing.T) {
 	}
 }
 
-// For the output of pip without a network, and of Python without pip, the error says what to do.
+// For the output of pip without a network, and of Python without pip, the error states the cure.
 func TestPipError_NamesCure(t *testing.T) {
 	for said, want := range map[string]string{
 		"ERROR: No matching distribution found for " +

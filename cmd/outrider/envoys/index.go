@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// IndexTimeout bounds the query of the index of Python packages by Available while a user waits
-	// for the result.
+	// IndexTimeout bounds the query of AvailableVersions to the index of Python packages while a
+	// user waits for the result.
 	IndexTimeout = 3 * time.Second
 
 	// limit of pip's address space, because pip reads a whole response of the index

@@ -179,7 +179,8 @@ func plain(value protoreflect.Value) any {
 	case *wrapperspb.Int32Value:
 		return message.Value
 	default:
-		return fmt.Sprint(message) // wrong type for the key: result comments the setting out
+		// A value of the wrong type for the key: document.result writes it as a comment.
+		return fmt.Sprint(message)
 	}
 }
 
@@ -203,7 +204,7 @@ func (c *conversion) interception() {
 	}
 }
 
-// environment converts the variables, and combines ISTIO_META_* to node.metadata.
+// environment converts the variables, and combines ISTIO_META_* into node.metadata.
 func (c *conversion) environment() {
 	rest, metadata := maps.Clone(c.Environment), map[string]any{}
 	for _, v := range variables {

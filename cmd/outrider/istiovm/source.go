@@ -26,7 +26,7 @@ const maxSize = 1 << 20
 // VMFiles contains the files of an Istio VM. Fields of missing files are empty.
 type VMFiles struct {
 	// Environment contains the variables of cluster.env, sidecar.env and proxyMetadata in
-	// mesh.yaml. The former override the latter.
+	// mesh.yaml. If a variable is in several of them, the first of these has precedence.
 	Environment map[string]string
 	Proxy       *meshapi.ProxyConfig // content of defaultConfig in mesh.yaml
 	Token       []byte               // content of istio-token

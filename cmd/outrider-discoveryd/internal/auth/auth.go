@@ -64,7 +64,7 @@ type Authenticator struct {
 }
 
 // New returns an Authenticator. trustDomains returns the accepted trust domains. The first one is
-// the trust domain of identities from tokens, which name none.
+// the trust domain of identities from tokens, because tokens contain none.
 func New(settings Settings, trustDomains func() []string, log *slog.Logger) *Authenticator {
 	a := &Authenticator{domains: trustDomains, log: log}
 	a.Configure(settings)

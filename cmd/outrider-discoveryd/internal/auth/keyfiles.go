@@ -66,7 +66,9 @@ func (k *keyFiles) get(path string, parse func(text []byte) (jwt.Keys, error)) (
 	if err != nil {
 		return jwt.Keys{}, err
 	}
-	if rested { // if the file changed after Stat, its next version differs from now
+	// If the file changes after Stat, the next call reads another version and therefore parses the
+	// file again.
+	if rested {
 		k.mu.Lock()
 		k.read[path] = readKeys{now, keys}
 		k.mu.Unlock()

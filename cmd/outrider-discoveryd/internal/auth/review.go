@@ -76,7 +76,8 @@ func (r *reviews) review(review TokenReviewer, from admission.ClientKey, token s
 	return subject, nil
 }
 
-// enter waits until fewer than the maximum number of reviews run. turns holds an element for each.
+// enter waits until fewer than the maximum number of reviews run. turns holds an element for each
+// running review.
 func enter(ctx context.Context, turns chan struct{}) error {
 	select {
 	case turns <- struct{}{}:

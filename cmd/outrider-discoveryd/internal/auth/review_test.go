@@ -186,8 +186,8 @@ func TestReview_OfOneAddressIsBounded(t *testing.T) {
 	})
 }
 
-// TestAddresses_AreBounded: addresses beyond maxAddresses share one state. When the others are
-// idle, new addresses get their own states again.
+// TestAddresses_AreBounded: addresses beyond maxAddresses share one state. Once earlier addresses
+// are idle, new addresses have their own states again.
 func TestAddresses_AreBounded(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		a := newAddresses()

@@ -28,9 +28,9 @@ const (
 type authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
-	notAfter    time.Time // time at which the first certificate of the chain expires
+	notAfter    time.Time // earliest expiry of the certificates in the chain
 	roots       []*x509.Certificate
-	issuers     []*x509.Certificate // those of roots that issued the chain
+	issuers     []*x509.Certificate // the roots that issued the chain
 	// intermediates as PEM, which clients need in addition to the roots; "": none
 	chain  string
 	bundle string // roots as PEM

@@ -110,7 +110,8 @@ func TestAuthority_Validity(t *testing.T) {
 	}
 }
 
-// BenchmarkIssue measures the time to check a request with a P-256 key and to sign it with one.
+// BenchmarkIssue measures the time to check a certificate request with a P-256 key, and to issue
+// the certificate with a P-256 signing key.
 func BenchmarkIssue(b *testing.B) {
 	root := pkitest.NewAuthority(b, "root", nil)
 	read, err := readAuthority(files(b, pkitest.PEM(root.Certificate), pkitest.KeyPEM(b, root.Key),

@@ -206,7 +206,7 @@ func (s *Server) issue(client xds.Peer, caller auth.Caller,
 	return &securityv1.IstioCertificateResponse{CertChain: result.chain}, nil
 }
 
-// ttl returns the validity of a certificate for a number of requested seconds. For 0 it is MaxTTL.
+// ttl returns the validity of a certificate for a requested number of seconds. For 0 it is MaxTTL.
 func (s *Server) ttl(seconds int64) time.Duration {
 	longest := time.Duration(s.maxTTL.Load())
 	if seconds <= 0 || seconds >= int64(longest/time.Second) {

@@ -40,7 +40,7 @@ func (s *Server) retire(before *authority, now time.Time) {
 	}
 }
 
-// CheckExpiry raises or clears conditionExpires and conditionRoot for a time.
+// CheckExpiry raises or clears conditionExpires and conditionRoot for the time now.
 func (s *Server) CheckExpiry(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

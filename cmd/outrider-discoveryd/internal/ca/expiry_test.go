@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// TestObserve replaces the files of [ca] one after the other, in an order in which they do not fit
-// together, removes the old root too early, and checks the conditions after each step and at later
-// times.
+// TestObserve replaces the files of [ca] one by one, so that they temporarily do not belong
+// together, and removes the old root too early. It checks the conditions after each step and at
+// later times.
 func TestObserve(t *testing.T) {
 	old, next := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "next", nil)
 	settings := files(t, pkitest.PEM(old.Certificate), pkitest.KeyPEM(t, old.Key),

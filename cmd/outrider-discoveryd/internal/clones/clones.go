@@ -52,7 +52,7 @@ type client struct {
 	node    string     // address in the ID of the node
 }
 
-// differs reports whether two clients are certainly different hosts.
+// differs reports whether two clients are certainly on different hosts.
 func (c client) differs(from client) bool {
 	return c.address != from.address &&
 		(c.node != from.node || c.address.Is4() == from.address.Is4())
@@ -113,7 +113,8 @@ func (d *Detector) OnDisconnect(s xds.Stream, _ error) {
 	}
 }
 
-// check updates since for a certificate or name. Callers hold mu.
+// check compares the clients that use a certificate or name, and updates its time in
+// Detector.since. Callers hold mu.
 func (d *Detector) check(what string) {
 	_, before := d.since[what]
 	_, _, found := pair(maps.Keys(d.used[what]))
@@ -129,10 +130,10 @@ func (d *Detector) check(what string) {
 	}
 }
 
-// pair returns two clients that are certainly different hosts. It compares each client with at most
-// two clients of each address, because a third client of an address cannot find a pair that these
-// two do not. The number of addresses is small: of three addresses, two are of one family and
-// therefore belong to different hosts.
+// pair returns two clients that are certainly different hosts. It compares each client with only
+// two clients of each other address: these two have different node addresses, so that it differs
+// from one of them if it differs from a third one. The number of addresses is small: of three
+// addresses, two are of one family and therefore belong to different hosts.
 func pair(clients iter.Seq[client]) (a, b client, found bool) {
 	var before []client
 	for b := range clients {
@@ -152,7 +153,8 @@ func pair(clients iter.Seq[client]) (a, b client, found bool) {
 	return client{}, client{}, false
 }
 
-// report updates the condition, and schedules the next report if another ReconnectGrace is running.
+// report updates the condition. If other certificates or names have been in use by two hosts for
+// less than ReconnectGrace, it schedules the next report.
 func (d *Detector) report() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

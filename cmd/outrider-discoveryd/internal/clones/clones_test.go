@@ -133,8 +133,8 @@ func TestDetector_IsBounded(t *testing.T) {
 	})
 }
 
-// If a host claims another node address on each of its streams, these are not compared with each
-// other, which would take too long.
+// Streams of one host are not compared with each other, which would take too long, even if the host
+// claims a different node address on each of them.
 func TestDetector_ManyStreamsOfOneHost(t *testing.T) {
 	d := New(condition.NewRegistry())
 	started := time.Now()

@@ -56,7 +56,7 @@ func BenchmarkHealth(b *testing.B) {
 		snapshot, _ := feed.Current()
 		return snapshot.Get(key) != nil
 	})
-	time.Sleep(2 * time.Second) //house:sleep what the start left is no part of the measurement
+	time.Sleep(2 * time.Second) //house:sleep excludes work that the start has left
 	before := processor(b)
 	n := 0
 	for b.Loop() {

@@ -89,7 +89,8 @@ func (w *watcher) convert(name string, found read) *service {
 			Name: protocol}},
 	}
 	byDatacenter := name + ".service." + strings.ToLower(instances[0].Node.Datacenter) + ".consul"
-	// a TCP connection does not contain a host that would distinguish the services
+	// A TCP connection has no Host header, which would distinguish the services of different
+	// datacentres.
 	kind, _ := model.ParseProtocol(protocol, "")
 	if kind != model.TCP && !slices.Contains(entry.Hosts, byDatacenter) {
 		entry.Hosts = append(entry.Hosts, byDatacenter)

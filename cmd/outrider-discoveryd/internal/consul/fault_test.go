@@ -87,8 +87,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRegistry_KeepsStateOverFaults causes faults of Consul one by one. Meanwhile the registry
-// keeps the three services that it has delivered. It reports the beginning and the end of each
+// TestRegistry_KeepsStateOverFaults causes faults of Consul one after the other. The registry
+// retains the three services that it has delivered, and reports the beginning and the end of each
 // fault.
 func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 	t.Parallel()
@@ -133,8 +133,8 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 			func() { f.names.Store(services("web")) }},
 	} {
 		batches := s.UpdateCount()
-		// The fault follows an error, because only then a list that lacks most services counts as a
-		// loss of data, not as their removal.
+		// Only after a failed query does a list that lacks most services count as a loss of data.
+		// Without a failure it would remove them.
 		f.code.Store(http.StatusServiceUnavailable)
 		f.change()
 		parts.Eventually(t, limit, "the names cannot be read", func() bool {

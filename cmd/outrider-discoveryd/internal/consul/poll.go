@@ -23,7 +23,7 @@ type answer[T any] struct {
 }
 
 // poll repeats a blocking query until the context ends, and sends changed responses to answers. It
-// records the results in health under the name what.
+// records the results in the watcher's health; what is the name of the query.
 func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- answer[T],
 	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}

@@ -42,7 +42,7 @@ const partialWait = 10 * time.Second
 type Options struct {
 	Name        string   // name of the source
 	Address     string   // address of Consul: http://HOST:PORT, https://HOST:PORT or unix:///PATH
-	CAFile      string   // file with CA certificates for https; "": those of the system
+	CAFile      string   // file with CA certificates for https; "": the system's
 	TokenFile   string   // file with a token, read for each query; "": no token
 	Datacenters []string // datacentres to read; none: that of the Consul agent at Address
 	Namespace   string   // namespace of the ServiceEntries; "": "consul"
@@ -168,8 +168,8 @@ func (r *Registry) send(inputs []store.SourceInput, all bool) {
 	r.options.Sink(discovery.SourceUpdate{Source: r.options.Name, Inputs: inputs, Complete: all})
 }
 
-// Status returns the state of the registry, with the errors of all datacentres. Since is the time
-// of the last successful query to the datacentre that has been silent for longest.
+// Status returns the state of the registry, with the errors of all datacentres. LastContact is the
+// time of the last successful query to the datacentre that has been silent for longest.
 func (r *Registry) Status() source.Status {
 	r.mu.Lock()
 	status := source.Status{Synced: r.synced, Inputs: len(r.inputs)}

@@ -112,8 +112,8 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	}
 }
 
-// TestRegistry_KeepsWhatConsulLost restarts Consul with an empty catalogue. The registry keeps the
-// lost services until they are registered again, or until a reload.
+// TestRegistry_KeepsWhatConsulLost restarts Consul with an empty catalogue. The registry retains
+// the lost services until they are registered again, or until a reload.
 func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -142,7 +142,8 @@ func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 		"registered again; a reload removes them", s.problem)
 	s.await("services", all, s.paths)
 
-	// Services are registered again one by one. Meanwhile the registry keeps the missing ones.
+	// Services are registered again one after the other. The registry retains those that are still
+	// missing.
 	web.Address, api.Address = "10.0.1.1", "10.0.1.2"
 	consul.Register(t, web)
 	s.awaitAddresses("consul:web", "10.0.1.1")
@@ -157,7 +158,7 @@ func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 }
 
 // TestRegistry_TokenFromFile: a replaced token takes effect without a restart. While a token is
-// revoked or may read less, the registry reports an error or a problem and keeps its services.
+// revoked or may read less, the registry reports an error or a problem, and retains its services.
 func TestRegistry_TokenFromFile(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{ACL: true})
@@ -184,7 +185,8 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	s.awaitAddresses("consul:web", "10.0.0.1")
 	write(t, file, none)
 	parts.Eventually(t, limit, "the token's rights are reported", func() bool {
-		// The report depends on which query is the first one with the new token.
+		// Whether the status has an error or a problem depends on which query first uses the new
+		// token.
 		status := s.registry.Status()
 		return status.Err != nil &&
 			strings.Contains(status.Err.Error(), "may not read any service") ||
@@ -215,8 +217,9 @@ func TestRegistry_ServesOtherDatacenters(t *testing.T) {
 }
 
 // TestRegistry_OfTwoDatacenters connects the Consul servers of two datacentres, and reads both
-// through one server. While the other server is down, the registry keeps its services. After a
-// restart without data, they remain until they are registered again.
+// datacentres through the first server. While the second server is down, the registry retains the
+// services of its datacentre. After the second server has restarted without data, they remain until
+// they are registered again.
 func TestRegistry_OfTwoDatacenters(t *testing.T) {
 	t.Parallel()
 	first := catalog.Start(t, catalog.Options{})

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// maxRequest is the maximum size of a transaction in bytes, with the value of the workload's key.
-// Consul accepts 512 KiB (txn_max_req_len).
+// maxRequest is the maximum size in bytes of a transaction that writes a WorkloadEntry and its
+// service instances. Consul accepts 512 KiB (txn_max_req_len).
 const maxRequest = 500 << 10
 
 // Store stores registered workloads in the first datacentre of a registry. One transaction writes a
@@ -126,15 +126,15 @@ func (s *Store) Delete(ctx context.Context, e *registration.WorkloadEntry) error
 		{Node: &api.NodeTxnOp{Verb: api.NodeDelete, Node: api.Node{Node: w.nodeName()}}}})
 }
 
-// RenewLease renews the lease of a server instance: it writes the instance's key. Only the change
-// of the key counts; the time in its value is for operators.
+// RenewLease renews the lease of a server instance: it writes the instance's key, whose ModifyIndex
+// other servers observe. The time in its value is for operators only.
 func (s *Store) RenewLease(ctx context.Context, instance string, duration time.Duration) error {
 	text := fmt.Sprintf(`{"renewed": %q, "duration": %q}`, formatTime(time.Now()), duration)
 	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: serverKeys + instance,
 		Value: []byte(text)}}})
 }
 
-// Leases returns, for each server instance with a lease, a text that changes with each Renew.
+// Leases returns, for each server instance with a lease, a text that changes with each renewal.
 func (s *Store) Leases(ctx context.Context) (map[string]string, error) {
 	pairs, _, err := send(ctx, s.watcher(), 0,
 		func(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {

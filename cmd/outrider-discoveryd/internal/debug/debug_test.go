@@ -312,7 +312,7 @@ func (u *unread) Write([]byte) (int, error) {
 }
 
 // TestPage_OfSlowReaderHoldsNobodyUp requests a page while the client of another page does not
-// read. The answer may be delayed by readTime only.
+// read. The response must be delayed by no more than readTime.
 func TestPage_OfSlowReaderHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Options{})

@@ -123,7 +123,7 @@ func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 	return nil
 }
 
-// TokenID returns the TokenID that identifies a token in logs.
+// TokenID returns the claim jti, cut off at 64 bytes, which identifies a token in logs.
 func TokenID(token *jwt.Token) string {
 	const most = 64
 	id, _ := token.Claims["jti"].(string)
@@ -204,7 +204,7 @@ func algorithmOf(public crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 		"bits or more")
 }
 
-// keyIDOf returns the key TokenID (kid) of a key.
+// keyIDOf returns the key ID (kid) of a public key: a hash of the key.
 func keyIDOf(public crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(public)
 	sum := sha256.Sum256(der)

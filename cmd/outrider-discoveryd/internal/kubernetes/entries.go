@@ -67,8 +67,9 @@ func (s *EntryStore) input(string) (store.SourceInput, bool) { return store.Sour
 
 func (s *EntryStore) count() int { return len(s.entries) }
 
-// Entries implements registration.Store. It omits known objects that are missing in an empty list,
-// because the API server has lost them: servers must register their connected workloads again.
+// Entries implements registration.Store. It omits objects that are retained although the list of
+// the API server is empty: the API server has lost them, and servers must register their connected
+// workloads again.
 func (s *EntryStore) Entries() ([]*registration.WorkloadEntry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

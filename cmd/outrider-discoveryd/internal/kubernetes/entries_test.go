@@ -9,7 +9,7 @@ import (
 )
 
 // After an API server has lost its data, EntryStore returns none of the lost WorkloadEntries, so
-// that connected workloads are registered again.
+// that servers register their connected workloads again.
 func TestEntries_HaveNothingThatAnEmptyListLacks(t *testing.T) {
 	s, err := NewEntryStore(Options{Kubeconfig: "none"})
 	if err != nil {

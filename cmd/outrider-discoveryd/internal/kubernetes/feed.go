@@ -23,8 +23,8 @@ type handler interface {
 	set(c *collection, key string, o runtime.Object)
 	// remove processes the removal of an object.
 	remove(c *collection, key string)
-	// input returns the input of a path that was passed to feed.change. ok is false if the input
-	// need not be sent, because it has not changed.
+	// input returns the input of the discovery server for a path that was passed to feed.change. ok
+	// is false if the input need not be sent, because it has not changed.
 	input(path string) (in store.SourceInput, ok bool)
 	// count returns the number of inputs.
 	count() int
@@ -36,7 +36,8 @@ type preparer interface {
 	prepare(c *collection, list []any)
 }
 
-// feed runs collections, and sends their changes, converted to inputs by the handler, to the sink.
+// feed runs the collections of one source. It sends their changes to the sink, as inputs that the
+// handler has made from the objects.
 type feed struct {
 	name        string
 	connection  *connection
@@ -78,7 +79,7 @@ func (f *feed) Run(ctx context.Context) error {
 	}
 }
 
-// change marks a path as changed. Callers hold the lock.
+// change marks the input at a path as changed. Callers hold the lock.
 func (f *feed) change(path string) { f.changed[path] = struct{}{} }
 
 // signal makes Run send the inputs of changed paths. It never blocks.
@@ -154,7 +155,7 @@ func (f *feed) Status() source.Status {
 	return status
 }
 
-// RemoveRetained removes the objects that are retained although an empty list lacks them.
+// RemoveRetained removes the objects that are retained although a list is empty.
 func (f *feed) RemoveRetained() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -4,7 +4,7 @@
 // a feed of collections. A collection lists and watches one resource, in one namespace or in all.
 // The feed sends the changes as batches; the first batch has the complete lists of all resources.
 //
-//	collection -- set, remove --> Source, Registry -- changed paths --> feed -- Batch --> Sink
+//	collection -- set, remove --> Source, Registry -- changed paths --> feed -- batches --> Sink
 //
 // An API server that has lost its data returns empty lists. So an empty list does not remove known
 // objects (collection.Replace), but a removal that a watch reports does.

@@ -18,7 +18,7 @@ import (
 type Registry struct {
 	feed
 	domain string
-	// by NAMESPACE/NAME; contains Services of which only EndpointSlices are known, too
+	// by NAMESPACE/NAME; also contains Services of which only EndpointSlices are known
 	services map[string]*service
 	slices   map[string]string // key of the Service that each EndpointSlice belongs to
 	pods     map[string]pod    // by NAMESPACE/NAME

@@ -83,7 +83,7 @@ func (s *spec) addPort(in *corev1.ServicePort) {
 	case in.TargetPort.Type == intstr.Int:
 		own.TargetPort = uint32(in.TargetPort.IntVal)
 	case in.TargetPort.StrVal != in.Name:
-		return // a WorkloadEntry may have another name for the target port
+		return // a ServiceEntry cannot map the port to a target port with another name
 	}
 	s.workloadPorts = append(s.workloadPorts, own)
 }
@@ -118,8 +118,8 @@ func protocolOf(port *corev1.ServicePort) string {
 	return ""
 }
 
-// entry returns a ServiceEntry for the Service, made from in. index is the position of the
-// ServiceEntry among those of the Service.
+// entry completes in, a ServiceEntry of the Service, and returns it as an object. index is its
+// position among the Service's ServiceEntries.
 func (s *spec) entry(path, suffix string, index int, in *networking.ServiceEntry) *object.Object {
 	in.Hosts, in.ExportTo = []string{s.host}, s.exportTo
 	return &object.Object{
@@ -129,10 +129,10 @@ func (s *spec) entry(path, suffix string, index int, in *networking.ServiceEntry
 		Created: s.created, File: path, Index: index, Spec: in}
 }
 
-// entries returns the ServiceEntries for a Service: one with the addresses, and the endpoints that
-// have all ports of the Service; one for each subset of the ports that other endpoints have; and
-// one that selects WorkloadEntries. Only TCP ports are used. A Service without a TCP port has no
-// ServiceEntry.
+// entries returns the ServiceEntries for a Service: one with the addresses of the Service and with
+// the endpoints that have all its ports; one for each smaller set of ports that other endpoints
+// have; and one that selects WorkloadEntries. Only TCP ports are used. A Service without a TCP port
+// has no ServiceEntry.
 func (r *Registry) entries(path string, in *service) []*object.Object {
 	s := in.spec
 	switch {

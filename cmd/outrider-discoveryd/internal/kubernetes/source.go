@@ -114,8 +114,8 @@ func (s *Source) input(path string) (store.SourceInput, bool) {
 func (s *Source) count() int { return len(s.sums) }
 
 // ReportProblems passes the current problems of all objects to the source, which writes them to the
-// objects' statuses. The discovery server calls it after each push. The File of a problem is the
-// path of an input.
+// objects' statuses. The discovery server calls it after each push. A problem's File is the path of
+// the object's input.
 func (s *Source) ReportProblems(problems []object.Problem) {
 	if s.status != nil {
 		s.status.report(problems)

@@ -14,7 +14,7 @@ const conditionType = "PassedAnalysis"
 // maxMessage is the maximum length of a condition's message in bytes.
 const maxMessage = 2048
 
-// verdict is what a condition says about the validity of an object. It is comparable.
+// verdict is the statement of a condition about the validity of an object. It is comparable.
 type verdict struct {
 	status, reason, message string
 	generation              int64
@@ -90,7 +90,7 @@ func (w *statusWriter) remove(path string) {
 }
 
 // report computes the verdicts for all objects, and schedules the writes of those that have
-// changed. The File of a problem is the path of an input.
+// changed. A problem's File is the path of the object's input.
 func (w *statusWriter) report(problems []object.Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

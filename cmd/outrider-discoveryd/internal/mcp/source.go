@@ -27,7 +27,7 @@ import (
 type Options struct {
 	Name    string // name of the source
 	Address string // address of the server, HOST:PORT
-	// file with the CA certificates that verify the server's certificate; "": those of the system
+	// file with the CA certificates that verify the server's certificate; "": the system's
 	CAFile    string
 	TokenFile string // file with a service account's token; "": none
 	CertFile  string // file with the client certificate; "": none
@@ -45,7 +45,7 @@ type Options struct {
 // its registries. It implements source.Source.
 type Source struct {
 	options Options
-	accept  chan struct{} // a signal from Reload
+	accept  chan struct{} // a signal from RemoveRetained
 
 	mu     sync.Mutex // guards status and failed
 	status source.Status

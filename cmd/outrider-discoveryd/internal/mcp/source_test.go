@@ -29,7 +29,7 @@ metadata: {name: closed, namespace: shop}
 spec: {}
 `
 
-// unguarded has the objects of mesh without the policy.
+// unguarded contains the objects of the constant mesh, without the policy.
 const unguarded = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata:
@@ -54,7 +54,7 @@ spec:
   servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]
 `
 
-// Input paths of the objects in mesh and gateway.
+// Input paths of the objects in the constants mesh and gateway.
 const (
 	policyPath  = "mcp:AuthorizationPolicy/shop/closed"
 	rulePath    = "mcp:DestinationRule/shop/api"
@@ -84,9 +84,9 @@ func service(path string, addresses ...string) store.SourceInput {
 		APIVersion: "networking.istio.io/v1", File: path, Spec: spec}}}
 }
 
-// TestSource_FromDiscoveryd reads objects and services from another outrider-discoveryd, whose
-// changes arrive. While the server is down, the source retains the objects and services. If some
-// are missing after the server's restart, the source retains them until a reload.
+// TestSource_FromDiscoveryd reads objects and services, and later changes, from another
+// outrider-discoveryd. While that server is down, the source retains the objects and services. If
+// some are missing after the server's restart, the source retains them until a reload.
 func TestSource_FromDiscoveryd(t *testing.T) {
 	t.Parallel()
 	own, end := serve(t, "", folder(t))

@@ -1,6 +1,6 @@
 // Package memory is a configuration source whose objects clients write over HTTP, for tests and
 // tools. It is empty after a restart. Package record then serves the objects stored before, until
-// clients write them again or Reload is called.
+// clients write them again or the program is reloaded.
 //
 //	PUT, GET, DELETE /objects/KIND/NAMESPACE/NAME with Authorization: Bearer TOKEN
 package memory

@@ -15,8 +15,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// cautious is a source whose stored objects stay in use although its list is empty, until Reload is
-// called.
+// cautious is a source whose stored objects stay in use although its list is empty, until a reload.
 type cautious interface{ RemoveRetained() }
 
 func (r *Recorder) isCautious(name string) bool {
@@ -35,9 +34,9 @@ func isRegistered(in store.SourceInput) bool {
 
 // withLost adds stored inputs to a source's complete list, because the source may have lost its
 // data: the inputs of kinds that the source had in an earlier run and of which its list has none.
-// They stay in use until a complete list contains their kind again, the source changes them, or
-// Reload is called. WorkloadEntries of registered workloads are not added, because their workloads
-// may have left. Callers hold mu.
+// They stay in use until a complete list contains their kind again, the source changes them, or the
+// program is reloaded. WorkloadEntries of registered workloads are not added, because their
+// workloads may have left. Callers hold mu.
 func (r *Recorder) withLost(b discovery.SourceUpdate, s *state) discovery.SourceUpdate {
 	present := map[string]bool{}
 	for _, in := range b.Inputs {
@@ -70,7 +69,7 @@ func kindOf(path string) string {
 	return source
 }
 
-// RemoveRetained removes the inputs that only withLost keeps in use.
+// RemoveRetained removes the stored inputs that withLost has added to the lists of sources.
 func (r *Recorder) RemoveRetained() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -85,7 +85,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 }
 
 // TestRecorder_OnlyWholeStates reads a missing state, a state with a record that cannot be decoded,
-// and an empty state. Only the last one may be used.
+// and an empty state. Only the empty state may be used.
 func TestRecorder_OnlyWholeStates(t *testing.T) {
 	directory := t.TempDir()
 	r := New(directory, nil, condition.NewRegistry(), slog.New(slog.DiscardHandler))

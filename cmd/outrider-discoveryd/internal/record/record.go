@@ -63,7 +63,7 @@ type Recorder struct {
 	states map[string]*state
 }
 
-// state contains all inputs of one source.
+// state contains the current inputs of one source: its objects or services.
 type state struct {
 	complete bool // the source has delivered its complete state
 	dirty    bool

@@ -120,8 +120,8 @@ func TestRecorder_WritesAgainAfterFailure(t *testing.T) {
 	})
 }
 
-// delivering is a source whose Status waits until the source has delivered a batch, like a source
-// that holds one lock in both.
+// delivering is a source that delivers a batch during each call of Status, and waits until the
+// Recorder has accepted the batch. A real source may hold one lock for both operations.
 type delivering struct {
 	fake
 	t *testing.T

@@ -32,7 +32,8 @@ func (s *Server) mayWrite(e *WorkloadEntry, now time.Time) bool {
 	return !ok || last.version != e.Version || unavailable(last.err) && !now.Before(last.next)
 }
 
-// failure returns an error of the store, if the last write of some entry failed because of one.
+// failure returns the error of a write that failed because the store cannot be used; nil if there
+// is none.
 func (s *Server) failure() error {
 	for _, last := range s.tried {
 		if unavailable(last.err) {

@@ -83,7 +83,7 @@ func (s *Server) write(ctx context.Context, one *session) error {
 		return nil
 	}
 	// istiod ignores a connection that is older than the one in the entry. Hosts' clocks differ, so
-	// the time of this connection is moved behind the times in the entry.
+	// this connection gets a time that is later than those in the entry.
 	at := one.since
 	for _, known := range []time.Time{e.ConnectedAt, e.DisconnectedAt} {
 		if !at.After(known) {

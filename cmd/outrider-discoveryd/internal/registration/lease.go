@@ -13,7 +13,7 @@ const (
 	// servers and reconciles entries.
 	interval = 500 * time.Millisecond
 	// slow is the longest interval between two renewals at which the leases of others are trusted.
-	// A longer one means that this process was stopped, so it has not observed their renewals.
+	// A longer interval means that this process was stopped, so it has not observed their renewals.
 	slow = 2 * time.Second
 )
 
@@ -58,9 +58,9 @@ func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 // which a renewal may be late.
 func (s *Server) expiry() time.Duration { return s.options.GracePeriod + interval }
 
-// update records all leases that were read, or the error. A server could not renew its lease while
-// the store was down, nor could this process observe renewals while it was stopped. After such a
-// time all leases count as renewed now, also if restart is set.
+// update records the leases that were read, or the error. All leases count as renewed now if
+// restart is set, if the store was down, because servers could not renew their leases, or if this
+// process was stopped, because it could not observe renewals.
 func (l *leases) update(all map[string]string, err error, restart bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +96,7 @@ func (l *leases) problem() error {
 
 // expired returns the servers whose leases had not been renewed for the given duration when the
 // leases were last read, with the times of their last renewals. It returns none while the store
-// fails. istiod has no lease.
+// fails, and never an istiod, which has no lease.
 func (l *leases) expired(duration time.Duration) map[string]time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

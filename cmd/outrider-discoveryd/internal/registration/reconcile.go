@@ -167,7 +167,7 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 }
 
 // finish processes the result of a call of claim, by which reconcile registers a session's
-// workload. A refusal ends the stream.
+// workload. If the registration is refused, it ends the stream.
 func (s *Server) finish(one *session, err error) {
 	s.retry(one, err)
 	s.mu.Lock()
@@ -283,8 +283,9 @@ func (s *Server) departed(e *WorkloadEntry, quiet silence, expired map[string]ti
 	return func(ctx context.Context) error { return s.remove(ctx, e, reasonDisconnected) }
 }
 
-// claims returns the necessary writes for a host with a stream: one that makes this server the
-// owner of the host's WorkloadEntry, or one of the host's health. Callers hold mu.
+// claims returns the necessary write for a host with a stream: one that makes this server the
+// controller of the host's WorkloadEntry, or one that updates the health in the entry; none if both
+// are up to date. Callers hold mu.
 func (s *Server) claims(h *host, e *WorkloadEntry, expired map[string]time.Time,
 	now time.Time) []job {
 	own := e != nil && e.Controller == s.instance && e.connected()

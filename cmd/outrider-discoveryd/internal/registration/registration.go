@@ -46,8 +46,8 @@ type Options struct {
 // Server registers workloads whose agents have a stream, writes their health to their entries, and
 // removes the entries of workloads that have left. It is safe for concurrent use.
 //
-//	streams -- Register, Report, End --> hosts --+
-//	Store.Entries, leases -----------------------+--> reconcile --> Store
+//	streams -- Register, ReportHealth, End --> hosts --+
+//	Store.Entries, leases -----------------------------+--> reconcile --> Store
 //
 // For each new stream, the server claims the workload's entry: it becomes the entry's controller.
 // Later it claims the entry again only if the entry is missing, or disconnected, or if the lease of
@@ -60,7 +60,7 @@ type Server struct {
 	rates    rates.Limiter
 	limiter  repeat.Limiter // limits log lines about refusals
 	wake     chan struct{}
-	turns    chan struct{} // holds an element for each running claim of a new stream
+	turns    chan struct{} // holds an element for each running registration of a new stream
 	serving  atomic.Bool
 	leases   leases
 	counters counters
@@ -82,10 +82,10 @@ type Server struct {
 type host struct {
 	key      Key
 	identity string
-	writing  sync.Mutex // serialises the claims of this server
+	writing  sync.Mutex // serialises calls of claim
 	sessions []*session // one for each stream, oldest first
 	ended    time.Time  // end of the last stream; zero: a stream is open
-	written  time.Time  // time of this server's last claim
+	written  time.Time  // time of the last successful call of claim
 	reported time.Time  // time of this server's last write of the health
 }
 
@@ -99,11 +99,11 @@ type session struct {
 	address  string
 	since    time.Time
 	refused  chan error
-	claimed  bool    // a claim of this session has succeeded
+	claimed  bool    // a call of claim for this session has succeeded
 	health   *Health // last report; nil: none
 	failures int
-	next     time.Time // earliest time of the next claim by reconcile
-	err      error     // failure of the store in the last claim; nil: none
+	next     time.Time // earliest time at which reconcile calls claim again
+	err      error     // failure of the store in the last call of claim; nil: none
 }
 
 // New returns a Server.
@@ -158,7 +158,7 @@ func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Nod
 	return nil, err
 }
 
-// isRefusal reports whether an error is a gRPC status, which refuses the client finally.
+// isRefusal reports whether an error is a gRPC status, which refuses the registration permanently.
 func isRefusal(err error) bool {
 	_, ok := err.(interface{ GRPCStatus() *status.Status })
 	return ok
@@ -209,7 +209,7 @@ func (s *Server) leave(h *host) {
 	}
 }
 
-// retry records the result of a claim, and schedules another claim after an error.
+// retry records the result of a call of claim. After an error it schedules another call.
 func (s *Server) retry(one *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +222,8 @@ func (s *Server) retry(one *session, err error) {
 	if unavailable(err) {
 		one.err = err
 	}
-	// Other errors are failures of the store, for which reportStore raises a condition.
+	// Other errors are conflicts, or failures of the store, for which reportStore raises a
+	// condition.
 	if isRefusal(err) {
 		s.logRefusal(one.fields(), err)
 	}

@@ -12,8 +12,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Store stores the WorkloadEntries of registered workloads, and a lease for each instance, a
-// running outrider-discoveryd. Several instances use one store at the same time; so does istiod if
+// Store stores the WorkloadEntries of registered workloads, and a lease for each instance (each
+// running outrider-discoveryd). Several instances use one store at the same time; so does istiod if
 // the store is Kubernetes. So each write is conditional. All methods are safe for concurrent use.
 // Get, Entries and Leases may be called at any time. They return an error while the store cannot be
 // reached.
@@ -26,7 +26,7 @@ import (
 //   - All others: the store cannot be used now. The write may have happened.
 type Store interface {
 	// Run keeps the result of Entries up to date until ctx ends, and then returns nil. It
-	// reconnects after failures. Another error ends the program.
+	// reconnects after failures of the store. If it returns an error, the program ends.
 	Run(ctx context.Context) error
 
 	// Group returns the current state of a WorkloadGroup; nil: it does not exist.
@@ -76,7 +76,8 @@ type Key struct{ Namespace, Name string }
 // String returns namespace/name.
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
-// WorkloadGroup is a WorkloadGroup. It must not be modified.
+// WorkloadGroup has the fields of an Istio WorkloadGroup that the Server uses. It must not be
+// modified.
 type WorkloadGroup struct {
 	Key
 	UID  string // UID of the object in Kubernetes; "" in other stores
@@ -87,9 +88,9 @@ type WorkloadGroup struct {
 type Workload struct {
 	Key
 	Group *WorkloadGroup
-	// spec of the entry; its labels are also those of the object
+	// spec of the entry; its labels are also the labels of the object
 	Spec *networking.WorkloadEntry
-	// annotations of the object, except those of the connection
+	// annotations of the object, without those that contain the Connection
 	Annotations map[string]string
 }
 

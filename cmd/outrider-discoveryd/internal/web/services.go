@@ -72,7 +72,7 @@ func (s *snapshot) service(of *model.Service) Service {
 	return shown
 }
 
-// address returns the address of an endpoint, followed by its port numbers if it has its own.
+// address returns the address of an endpoint, followed by its port numbers if it has its own ports.
 func address(e *networking.WorkloadEntry) string {
 	if len(e.Ports) == 0 {
 		return e.Address

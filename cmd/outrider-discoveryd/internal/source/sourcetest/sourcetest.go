@@ -21,7 +21,7 @@ type Receiver struct {
 	last     discovery.SourceUpdate
 }
 
-// AcceptUpdate is the source.Sink.
+// AcceptUpdate applies a batch to the collected inputs. It is a source.Sink.
 func (r *Receiver) AcceptUpdate(b discovery.SourceUpdate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
