@@ -21,7 +21,7 @@ type comparison struct {
 	not      error               // reason why nothing was compared; nil: the agent has compared
 }
 
-// compare requests from the agent which resources files and folders would change.
+// compare queries the agent for the resources that files and folders would change.
 func (a *app) compare(ctx context.Context, paths []string) comparison {
 	texts, err := discovery.ReadFileTexts(paths, api.MaxMeshFiles)
 	if err != nil {

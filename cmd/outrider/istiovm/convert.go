@@ -70,7 +70,7 @@ var fields = map[string]string{
 	"terminationDrainDuration": "envoy.termination_drain_duration",
 }
 
-// reasons contains explanations of why a variable or field has no key.
+// reasons contains explanations of why a variable or field has no key in outrider.toml.
 var reasons = map[string]string{
 	"binaryPath":                      "Outrider has an Envoy of its own; see [envoy] binary",
 	"configPath":                      "see [envoy] config_dir",

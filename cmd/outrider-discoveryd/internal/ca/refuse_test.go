@@ -75,7 +75,8 @@ func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
 	}
 }
 
-// arriving is a listener whose Accept returns itself as a connection from an address.
+// arriving is a listener, and also the connection that its Accept returns. The connection has the
+// remote address from.
 type arriving struct {
 	net.Conn
 	from string
@@ -88,7 +89,7 @@ func (a arriving) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(a.from))
 }
 
-// call is a gRPC call; it panics if its request is read.
+// call is a gRPC call that panics if its request is read.
 type call struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -94,7 +94,7 @@ func (w *workload) key() registration.Key {
 	return registration.Key{Namespace: w.Metadata.Namespace, Name: w.Metadata.Name}
 }
 
-// connect replaces the annotations with the state of the workload's connection.
+// connect updates the annotations that contain the state of the workload's connection.
 func (w *workload) connect(c registration.Connection) {
 	if w.Metadata.Annotations == nil {
 		w.Metadata.Annotations = map[string]string{}

@@ -31,7 +31,7 @@ const workloadInputs = ":" + string(object.WorkloadEntry) + "/"
 // fields except those below mu.
 type workloads struct {
 	known map[string]registered // by NAMESPACE/NAME
-	// workloads in known that Consul no longer lists, with the time of their removal
+	// workloads in known that Consul no longer lists, with the time at which they will be removed
 	lost     map[string]time.Time
 	filtered bool // Consul omits workloads that the token may not read
 

@@ -103,8 +103,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// encode stores the result of text in encoded. It first sets the API version and the kind, which
-// the API server omits from the objects of a list.
+// encode calls text, and stores the result in encoded. It first sets the API version and the kind,
+// which the API server omits from the objects of a list.
 func (o *istioObject) encode(gv schema.GroupVersion, kind string) {
 	o.APIVersion, o.Kind = gv.String(), kind
 	o.encoded, _ = o.text()

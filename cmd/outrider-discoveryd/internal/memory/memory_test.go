@@ -94,7 +94,7 @@ func TestMemory_WriteAPI(t *testing.T) {
 		registry bool
 		served   string
 		policy   int    // response status for an AuthorizationPolicy
-		both     string // inputs delivered after both were written
+		both     string // inputs delivered after the PUTs of both objects
 	}{
 		{false, "memory:ServiceEntry/shop/web", http.StatusNoContent,
 			"memory:AuthorizationPolicy/shop/web, memory:ServiceEntry/shop/web"},

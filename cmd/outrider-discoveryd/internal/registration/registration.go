@@ -164,8 +164,7 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-// enter checks the client's identity and adds a session for the new stream to the host of its
-// workload.
+// enter checks the client's identity, and adds a session for the new stream to the workload's host.
 func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
 	id, ok := auth.ParseIdentity(client.Identity)
 	if !ok {
