@@ -114,7 +114,7 @@ type registrar struct {
 	pid                int
 }
 
-// startRegistrar starts the program with [registration], and with more appended to its
+// startRegistrar starts the program with [registration]. It appends the text more to the
 // configuration.
 func startRegistrar(t *testing.T, more string) registrar {
 	t.Helper()

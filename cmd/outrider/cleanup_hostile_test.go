@@ -88,7 +88,8 @@ func TestCleanup_HostileDirectories(t *testing.T) {
 	}
 }
 
-// replace removes the file or directory at path, and calls by to create another one there.
+// replace removes the file or directory at path, and calls the function by to create another one
+// there.
 func (m *machine) replace(path string, by func(path string) error) {
 	m.t.Helper()
 	path = filepath.Join(m.dir, path)

@@ -45,8 +45,8 @@ func (a *app) configCheckCommand() *cobra.Command {
 	}
 }
 
-// inUnit makes the checks of paths use the users and the sandboxing of the systemd units of agent
-// and keeper, if the agent's unit is installed.
+// inUnit makes path checks apply the users and the sandboxing of the systemd units of agent and
+// keeper, if the agent's unit is installed.
 func (a *app) inUnit(ctx context.Context, options *config.Options,
 	checker *blueprint.CheckOptions) {
 	agent := a.unit(ctx, unitOf("outrider", options.Instance)+".service")

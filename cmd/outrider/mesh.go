@@ -157,8 +157,8 @@ func (a *app) checkOptions(ctx context.Context,
 	return options, from.Files, nil
 }
 
-// denied returns a discovery.ReadCheck for the user of reader. It sets a.unchecked if the
-// permission cannot be determined.
+// denied returns a discovery.ReadCheck that determines the permissions of the user reader. It sets
+// a.unchecked if they cannot be determined.
 func (a *app) denied(reader *blueprint.UserAccess) discovery.ReadCheck {
 	return func(path string) string {
 		if reader.IsUncheckable() {

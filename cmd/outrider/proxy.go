@@ -36,8 +36,8 @@ func (a *app) proxyCommand() *cobra.Command {
 	return command
 }
 
-// proxyList returns a command that lists resources of the live epoch. If use contains an argument,
-// the user can name clusters.
+// proxyList returns a command that lists resources of the live epoch. If the usage line use
+// contains an argument, the user can name clusters.
 func (a *app) proxyList(use, short string, aliases []string,
 	show func(ctx context.Context, client *api.Client, named []string) error,
 ) *cobra.Command {

@@ -31,7 +31,7 @@ func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
 		{broken, "vm/a: unexpected end of JSON input: its last version stays"},
 		{good, ""},
 	} {
-		for range 2 { // the second list does not differ from the first one
+		for range 2 { // with an identical second list, the result must not change
 			registry.watchers[0].setWorkloads(answer[api.KVPairs]{value: api.KVPairs{{
 				Key: workloadKeys + "vm/a", Value: []byte(step.value),
 				ModifyIndex: uint64(index + 1)}}}, time.Now()) //nolint:gosec // small

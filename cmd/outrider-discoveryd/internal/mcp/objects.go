@@ -109,7 +109,8 @@ func (l *lists) take(r response) (batch discovery.SourceUpdate, changed bool) {
 	return batch, len(batch.Inputs) > 0
 }
 
-// apply returns the inputs of a type after a response. before are the inputs before it.
+// apply returns the inputs of a type after a response. before contains its inputs before the
+// response.
 func (l *lists) apply(before map[string]store.SourceInput,
 	r response) map[string]store.SourceInput {
 	after := maps.Clone(before)
@@ -155,8 +156,8 @@ func (l *lists) acceptEmpty() (batch discovery.SourceUpdate, changed bool) {
 	return batch, len(batch.Inputs) > 0
 }
 
-// difference returns the inputs of after that are new or changed, and an empty input, which removes
-// its objects, for each input that is only in before.
+// difference returns the inputs in after that are new or changed since before. For each input that
+// is missing in after, it returns an empty input, which removes the objects.
 func difference(before, after map[string]store.SourceInput) []store.SourceInput {
 	var found []store.SourceInput
 	for _, name := range slices.Sorted(maps.Keys(after)) {

@@ -81,8 +81,8 @@ func (s stateOnly) StreamAggregatedResources(
 	return s.ads.StreamAggregatedResources(stream)
 }
 
-// serve starts a discovery server at an address; "" selects a free port. With old, the server does
-// not support incremental xDS.
+// serve starts a discovery server at an address; "" selects a free port. If old is set, the server
+// does not support incremental xDS.
 func serve(t testing.TB, address, folder string, old ...bool) (s *server, end func()) {
 	t.Helper()
 	s = &server{changes: make(chan []string), folder: folder}

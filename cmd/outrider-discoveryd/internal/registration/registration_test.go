@@ -210,7 +210,7 @@ func TestServer_Life(t *testing.T) {
 		if err := m.SetConnection(context.Background(), m.entry(), c); err != nil {
 			t.Fatal(err)
 		}
-		r.End() // istiod is the controller again, so the entry remains connected
+		r.End() // istiod has become the controller again, so the entry remains connected
 		time.Sleep(later)
 		c = Connection{Controller: "istiod-1", DisconnectedAt: time.Now().Add(-time.Hour)}
 		if err := m.SetConnection(context.Background(), m.entry(), c); err != nil {
