@@ -99,8 +99,8 @@ func SignToken(text []byte, account string, now time.Time, ttl time.Duration) (*
 	return s, err
 }
 
-// Verify verifies a join token. It refuses tokens that were issued before notBefore. The caller must
-// check that the claim iss is Issuer, and that the token has not expired.
+// Verify verifies a join token. It refuses tokens that were issued before notBefore. The caller
+// must check that the claim iss is Issuer, and that the token has not expired.
 func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 	if fault := token.Verify(keys); fault != jwt.NoFault {
 		return fmt.Errorf("no key of [auth] join_key_file has signed the token: %w", fault)

@@ -202,7 +202,7 @@ func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ sto
 	ok bool) {
 	d, err := decode(typeURL, resource)
 	if err != nil {
-		return "", store.SourceInput{}, false // without a name there is no object to report a problem for
+		return "", store.SourceInput{}, false // without a name, no problem can be reported
 	}
 	entry := d.kind == object.ServiceEntry
 	if (entry && strings.Contains(d.name, ":")) != o.options.ServicesOnly ||
