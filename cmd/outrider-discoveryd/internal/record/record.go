@@ -133,8 +133,8 @@ func (r *Recorder) changes(s *state) {
 	}
 }
 
-// conditionOf returns the code of the condition that is active while stored inputs of a source are
-// served.
+// conditionOf returns the code of the condition that is active while a source has not synchronised
+// since the start, or while its stored inputs are served.
 func conditionOf(name string) string { return "source-" + name }
 
 // Name returns the name of this component.
