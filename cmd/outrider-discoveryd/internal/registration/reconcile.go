@@ -274,7 +274,7 @@ func (s *Server) departed(e *WorkloadEntry, quiet silence, expired map[string]ti
 		return nil
 	}
 	grace := s.options.GracePeriod
-	if !own { // give the entry's controller, another server, time to remove the entry first
+	if !own { // the entry's controller, another server, may remove the entry first
 		grace += interval
 	}
 	if now.Sub(quiet.since) < grace {
@@ -284,8 +284,8 @@ func (s *Server) departed(e *WorkloadEntry, quiet silence, expired map[string]ti
 }
 
 // claims returns the necessary write for a host with a stream: one that makes this server the
-// controller of the host's WorkloadEntry, or one that updates the health in the entry; none if both
-// are up to date. Callers hold mu.
+// controller of the host's WorkloadEntry, or one that updates the health in the entry. It returns
+// none if no write is necessary yet. Callers hold mu.
 func (s *Server) claims(h *host, e *WorkloadEntry, expired map[string]time.Time,
 	now time.Time) []job {
 	own := e != nil && e.Controller == s.instance && e.connected()
