@@ -17,14 +17,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Ports of the workload. The first three have listeners with and without interception.
+// Ports of the workload. Proxies without interception have listeners for the first three only.
 const (
 	peerHTTP  = 7301 // port with HTTP
 	peerTCP   = 7302 // port with TCP
-	peerOwn   = 7303 // port with HTTP for which a step may set a mode
+	peerOwn   = 7303 // port with HTTP for which a step may set a mode of mutual TLS
 	peerAuto  = 7304 // port without a protocol
 	peerOther = 7305 // port that is in no service
-	peerAlone = 7306 // port that is in no service, and for which a step may set a mode
+	peerAlone = 7306 // port that is in no service, for which a step may set a mode of mutual TLS
 )
 
 // peerSidecar is a Sidecar with ingress listeners: without them, a proxy without interception has
@@ -55,7 +55,7 @@ spec:
   endpoints: [{address: 10.8.0.1, labels: {app: edge}}]
 `
 
-// stepService is a TCP service on a port that shows when Envoy has the objects of a step.
+// stepService is a TCP service. Once its port answers, Envoy has received the objects of a step.
 const stepService = `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -63,10 +63,10 @@ metadata: {name: step, namespace: shop}
 spec: {hosts: [step.test], resolution: STATIC, ports: [{number: %d, name: step, protocol: TCP}], endpoints: [{address: 127.0.0.1, ports: {step: %v}}]}
 `
 
-// peerStep has PeerAuthentications, as "NAMESPACE LEVEL MODE" or "NAMESPACE LEVEL MODE OWN", and
-// the resulting modes. OWN is the mode in portLevelMtls for the ports peerOwn and peerAlone, and
-// own is the resulting mode of these ports. LEVEL is all, app (this workload), or other (another
-// workload).
+// peerStep is a set of PeerAuthentications and the resulting modes of mutual TLS. Each object is
+// "NAMESPACE SELECTED MODE" or "NAMESPACE SELECTED MODE PORTMODE". SELECTED is all, app (this
+// workload) or other (another workload). PORTMODE is the mode in portLevelMtls for the ports
+// peerOwn and peerAlone; own is the resulting mode of these ports.
 type peerStep struct {
 	objects   []string
 	mode, own string
@@ -266,7 +266,7 @@ func (c peerClient) expect(t *testing.T, address, mode string, step peerStep) {
 	}
 }
 
-// peer is a proxy with an identity, and the folder of its control plane.
+// peer is a proxy with an identity, and the file from which its control plane reads objects.
 type peer struct {
 	*envoy
 	file string
@@ -298,7 +298,7 @@ func startPeer(t testing.TB, kind, by, meshConfig string, pki meshPKI) peer {
 	return p
 }
 
-// put replaces the objects.
+// put replaces the objects in the file.
 func (p peer) put(t testing.TB, objects string) {
 	t.Helper()
 	write(t, p.file, objects)

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// clients writes two client certificates with their keys, signed by a CA. It returns the values of
-// the variables of cases: CLIENT, the path of a valid certificate, with its hashes SPKI and HASH;
+// clients writes two client certificates with their keys, signed by a CA. It returns the variables
+// that test cases use: CLIENT, the path of a valid certificate, with its hashes SPKI and HASH;
 // REVOKED, the path of a revoked one; and CRL, the path of the list that revokes it.
 func clients(t testing.TB, authority, authorityKey string) map[string]string {
 	t.Helper()

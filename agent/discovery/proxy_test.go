@@ -26,8 +26,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// proxy is an xDS client that refuses some resources. It stands for an Envoy whose version does not
-// support certain fields, because not every case has such a real Envoy.
+// proxy is an xDS client that refuses some resources, like an Envoy whose version does not support
+// certain fields. A real Envoy does not exist for every case.
 type proxy struct {
 	t       *testing.T
 	node    *corev3.Node

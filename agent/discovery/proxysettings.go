@@ -23,9 +23,8 @@ func (s *Server) ProxySettings(namespace string, labels map[string]string) Proxy
 	return s.config.world.ProxySettings(model.Node{Namespace: namespace, Labels: labels})
 }
 
-// ProxySettingsTextsByFile returns, by file, a text with the settings in the file on which
-// ProxySettings depends. If the result of ProxySettings changes for any proxy, the text of at least
-// one file has changed.
+// ProxySettingsTextsByFile returns, by file, the settings on which ProxySettings depends, as text.
+// If the result of ProxySettings changes for any proxy, the text of at least one file has changed.
 func (s *Server) ProxySettingsTextsByFile() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +63,8 @@ func shadowedProxyConfigs(world *model.Mesh, node model.Node) (problems []Proble
 	return problems
 }
 
-// withProcess adds a step about the settings of the proxy's process to an answer, if ProxyConfigs
-// set any.
+// withProcess adds the settings of the proxy's process to an explanation, as a further step, if
+// ProxyConfigs set any.
 func withProcess(to explain.Answer, settings ProxySettings) explain.Answer {
 	if len(settings.Objects) == 0 {
 		return to

@@ -101,8 +101,8 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 				r.fill(spec.ProtoReflect(), 0)
 				if sidecar, ok := spec.(*networking.Sidecar); ok {
 					for _, e := range sidecar.Egress {
-						// If the next Sidecar is invalid, this one stays in force, and must import
-						// the next marker.
+						// If the Sidecar of the next configuration is invalid, this one stays in
+						// force, and must import the next configuration's marker.
 						e.Hosts = append(e.Hosts, "shop/*.marker.test")
 					}
 				}

@@ -122,7 +122,7 @@ func destinations(v *networking.VirtualService, each func(string, *networking.De
 }
 
 // mostNodes is the maximum number of kinds of proxies for which unselected Gateways are reported.
-// More kinds are a fleet, in which proxies come and go.
+// More kinds indicate a fleet, whose proxies connect and disconnect often.
 const mostNodes = 8
 
 // unselected reports Gateways that select none of the served proxies. If another Gateway selects a
@@ -154,7 +154,8 @@ func unselected(w *model.Mesh, views map[string]*served) []Problem {
 			found := object.Finding{Field: "selector", Message: message, Fix: fix}
 			problem := o.NewProblem(found)
 			if len(selector) == 0 {
-				problem.Field = "" // the file contains no selector
+				// without a selector in the file, the problem is reported for the whole object
+				problem.Field = ""
 			}
 			problems = append(problems, problem)
 		}

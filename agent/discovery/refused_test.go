@@ -30,8 +30,8 @@ spec: {hosts: [%s.test], http: [{rewrite: {uri: %s}, route: [{destination: {host
 `, name, name, path, name)
 }
 
-// refuse records a refusal of the newest version of a resource as a local problem (resource.Nack):
-// the client uses the resource although it reports an error.
+// refuse makes a client refuse the newest version of a resource for a cause on its own host
+// (Nack.LocalCause): the client uses the resource although it reports an error.
 func refuse(t *testing.T, feed *resource.Feed, typeURL, name, reason string) {
 	t.Helper()
 	snapshot, _ := feed.Current()

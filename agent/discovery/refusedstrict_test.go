@@ -172,8 +172,8 @@ func TestRefusal_OfAResourceThatIsGone(t *testing.T) {
 	l.reported("the next agent")
 }
 
-// TestRefusal_PolicyNotInForce makes a proxy refuse a listener that becomes STRICT. That is an
-// error of the policy, and the proxy is not ready.
+// TestRefusal_PolicyNotInForce makes a proxy refuse a listener that becomes STRICT. The server
+// reports an error of the policy, and the proxy is not ready.
 func TestRefusal_PolicyNotInForce(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")
@@ -258,7 +258,7 @@ spec: {selector: {matchLabels: {app: edge}}, mtls: {mode: STRICT}, portLevelMtls
 
 // TestRefusal_PolicyNotInForceOnMovedPort changes the port of a sidecar in the same edit that makes
 // it STRICT. Envoy refuses the listener on the new port, and the listener on the old port still
-// accepts plain text: that is an error of the policy, also for the next agent.
+// accepts plain text. The server, and the next agent's server, report an error of the policy.
 func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

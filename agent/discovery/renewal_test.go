@@ -128,9 +128,9 @@ func noProblems(t *testing.T, server *discovery.Server) {
 	})
 }
 
-// TestCertificates_RenewalInEachWay configures certificates that do not exist yet, then creates and
-// twice renews them in each way. No listener is replaced, no request is lost, and no outdated
-// problem remains.
+// TestCertificates_RenewalInEachWay configures certificates that do not exist yet, then creates
+// them and renews them twice, in each of the common ways. No listener is replaced, no request is
+// lost, and no outdated problem remains.
 func TestCertificates_RenewalInEachWay(t *testing.T) {
 	a := newAuthority(t)
 	mesh := t.TempDir()

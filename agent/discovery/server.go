@@ -294,7 +294,7 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	newer := typedconfig.NewerThanLinkedAPI(settings.EnvoyVersion)
 	again := s.newer.Swap(newer) != newer
 	if retry && s.reverted.Load() != nil && s.served() {
-		s.reverted.Store(nil) // a reverted version is tried again, because Envoy may accept it now
+		s.reverted.Store(nil) // Envoy may accept the newest versions of these objects now
 		again = true
 	}
 	if again {

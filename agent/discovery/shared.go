@@ -98,8 +98,8 @@ func (s *FleetServer) feedFor(sub *subscription, node *corev3.Node) (*resource.F
 	return v.Feed(), nil
 }
 
-// viewOwnedBy returns the view of a class. If there is none, it creates one that counts against the
-// limit of owner. Callers hold mu.
+// viewOwnedBy returns the view of a class of proxies. If there is none, it creates one, which
+// counts against owner's limit of views. Callers hold mu.
 func (s *FleetServer) viewOwnedBy(owner string, of class) (*served, error) {
 	known := s.views[of.key()] != nil
 	if !known {

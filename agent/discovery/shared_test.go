@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestViews_ShareEqualResources serves different proxies in every order. Each gets the same
-// resources as if it were alone.
+// TestViews_ShareEqualResources serves different proxies, in every order in which they can connect.
+// Each gets the same resources as if it were the server's only proxy.
 func TestViews_ShareEqualResources(t *testing.T) {
 	at := func(region string) *corev3.Node {
 		n := node("sidecar", "shop", nil)

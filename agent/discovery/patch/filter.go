@@ -64,7 +64,7 @@ func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
 			case networking.EnvoyFilter_Patch_INSERT_AFTER,
 				networking.EnvoyFilter_Patch_INSERT_BEFORE,
 				networking.EnvoyFilter_Patch_INSERT_FIRST:
-				// the order of this list has no effect, so an insertion is an addition
+				// the order of these elements has no effect, so an insertion is an addition
 				p.operation = networking.EnvoyFilter_Patch_ADD
 			}
 		}

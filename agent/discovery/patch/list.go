@@ -8,9 +8,8 @@ import (
 )
 
 // insertByPosition applies a patch to an ordered list. It returns the list and reports whether it
-// changed. meets reports whether the patch matches an element. If the patch matches any element
-// (named is false), insertions are made at the beginning or end, and REMOVE and REPLACE have no
-// effect.
+// changed. meets reports whether the patch matches an element. If the patch names no element (named
+// is false), insertions are made at the beginning or end, and REMOVE and REPLACE have no effect.
 func insertByPosition[E proto.Message](p *patch, list []E, named bool,
 	meets func(E) bool) ([]E, bool) {
 	value := func() E { return proto.Clone(p.value).(E) }

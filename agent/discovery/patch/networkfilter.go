@@ -49,8 +49,8 @@ func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 	return match == nil || isNamed(f.Name, match.Name)
 }
 
-// isNamed reports whether a filter has the name of a match, or is the one for which Istio uses that
-// name.
+// isNamed reports whether a filter has the name in a patch's match, which may be Istio's name of an
+// extension's filter.
 func isNamed(filter, match string) bool {
 	return filter == match || model.IstioFilterName(filter) == match
 }

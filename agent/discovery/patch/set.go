@@ -23,7 +23,8 @@ type Set struct {
 	node    model.Node
 	patches []*patch // patches in order of application
 
-	unversioned []*patch // patches that require a proxy version, for a node without a version
+	// patches that match only certain proxy versions, if the node reports no version
+	unversioned []*patch
 }
 
 // NewSet returns the set of patches for a node. The filters are in order of application.
@@ -159,8 +160,8 @@ func (s *Set) candidates(r *resource.Resource) []*patch {
 	return found
 }
 
-// contextOf returns the context of a resource according to its name. A listener has its direction
-// in a field, which is more precise.
+// contextOf returns the context of a resource (see EnvoyFilter.PatchContext), derived from its
+// name. For a listener, the field traffic_direction is more precise.
 func (s *Set) contextOf(r *resource.Resource) context {
 	switch {
 	case s.node.Type == model.Router:

@@ -28,8 +28,8 @@ func pattern(regex string) *matcherv3.StringMatcher {
 		SafeRegex: &matcherv3.RegexMatcher{Regex: regex}}}
 }
 
-// text returns a matcher for a value as in Istio: "*" alone matches any non-empty text; a "*" at
-// the beginning or the end matches any suffix or prefix.
+// text returns a matcher for a value as in Istio: "*" alone matches any non-empty text; with a
+// leading "*" the suffix must match, with a trailing "*" the prefix.
 func text(value string) *matcherv3.StringMatcher {
 	if value == "*" {
 		return pattern(".+")

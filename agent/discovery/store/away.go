@@ -144,8 +144,9 @@ func (s *Store) awayProblem(path, how string, files int) object.Problem {
 const mayRestrictText = "it may have access policies and be on a file system that is not mounted, " +
 	"so nothing is served"
 
-// emptied returns the fix for a path that is away or missing: otherwise, the fix if the path should
-// have files, and the advice to create a file without objects if it should be empty.
+// emptied returns the fix for a path that is away or missing. It consists of otherwise, the fix if
+// the path should have files, and the advice to create a file without objects if it should have
+// none.
 func (s *Store) emptied(path, otherwise string) string {
 	const meant = " if nothing of it is to be in force"
 	if s.files[path] != nil || isMesh(filepath.Base(path)) {

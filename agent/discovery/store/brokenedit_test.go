@@ -30,8 +30,8 @@ func (f *files) hasPolicy(name string) bool {
 // editors do. Afterwards each policy is in force, or all requests that it could concern are
 // denied. A store that has read only the broken text denies.
 func TestBrokenEdits_OfPolicies(t *testing.T) {
-	// name of the edit that hides from an agent without last good versions that the text was a
-	// policy
+	// Name of an edit after which the text does not look like a policy. An agent without last good
+	// versions cannot notice that it was one.
 	const unnoticed = "other kind and API"
 	const more = "  - to:\n    - operation:\n        ports: [\"1\"]\n"
 	good := entry("a", "a.test") + "---\n" + deniesA + more + "---\n" + tokens

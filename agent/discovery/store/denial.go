@@ -46,7 +46,7 @@ func denyEverything() *security.AuthorizationPolicy {
 // of any kind counts.
 func (r *reader) deny(node *yaml.Node, h *header, found *document) {
 	namespace, ok := r.namespaceOf(node)
-	// the line "---" between two documents may be missing, so the object may be another policy
+	// the line "---" between two documents may be missing, so the text may contain another policy
 	if !ok {
 		r.unidentified(found)
 		found.isPolicy = true

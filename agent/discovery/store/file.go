@@ -261,8 +261,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	f.addDenials(path, denials, unnamed)
 }
 
-// cutOff reports whether the next document with content may be the rest of this one, cut off by a
-// line "---".
+// cutOff reports whether a line "---" may have cut off the end of the document with index after, so
+// that the next document with content is the rest of it.
 func (f *file) cutOff(after int) bool {
 	for _, d := range f.documents[after+1:] {
 		if d.broken || len(d.objects)+len(d.problems) > 0 {
