@@ -307,8 +307,8 @@ func (p peer) put(t testing.TB, objects string) {
 	}
 }
 
-// apply replaces the objects, and waits until they are in force: marker is the address of a TCP
-// service that only the new objects have, and apply waits until it answers.
+// apply replaces the objects, and waits until they are in force: until a TCP service that only the
+// new objects have responds at the address marker.
 func (p peer) apply(t *testing.T, objects, marker string) {
 	t.Helper()
 	p.put(t, objects)

@@ -19,7 +19,7 @@ import (
 // versions. With it, a new epoch does not get a resource that the previous one refused, even after
 // a restart of the agent or a reboot.
 
-// refusedState is a JSON record of the file: what one kind of proxy refused.
+// refusedState is a JSON record of the file Options.RefusalFile: what one kind of proxy refused.
 type refusedState struct {
 	kind
 	resource.RefusalState
@@ -40,9 +40,9 @@ var refusalFormat = recordfile.Format{Header: "outrider-refusals 1\n", MaxBytes:
 
 const kindRecord = 'k'
 
-// inheritRefusals passes earlier refusals to a new view: those of the same kind of proxy, else
-// those of the kind that differs only in Envoy's version, else those of another kind of the same
-// proxy. Callers hold mu.
+// inheritRefusals passes earlier refusals to a new view. It prefers those of the same kind of proxy
+// to those of the kind that differs only in Envoy's version, and these to those of another kind of
+// the same proxy. Callers hold mu.
 func (s *Server) inheritRefusals(v *served) {
 	rank := func(k kind) int {
 		switch {

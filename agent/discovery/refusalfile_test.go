@@ -33,8 +33,8 @@ func serverWithRefusals(path string) *Server {
 	return s
 }
 
-// TestRefusals_FileOfAnyState reads a file that is damaged, too large or of another version, and
-// writes refusals of which one is too large. The next server has the other refusals.
+// TestRefusals_FileOfAnyState reads a file of refusals that is damaged, too large or of another
+// version, and then writes refusals, one of which is too large. The next server reads all others.
 func TestRefusals_FileOfAnyState(t *testing.T) {
 	state := refusedBy
 	server := serverWithRefusals

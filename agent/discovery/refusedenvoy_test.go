@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestRefusal_EnvoyOfEnvoyFilter makes a real Envoy refuse an EnvoyFilter's patch of routes that
-// other objects change at the same time. The other changes take effect. An Envoy that starts later
+// TestRefusal_EnvoyOfEnvoyFilter makes a real Envoy refuse routes because of an EnvoyFilter, while
+// other objects change the same routes. The other changes take effect. An Envoy that starts later
 // gets the same resources, also from the next server.
 func TestRefusal_EnvoyOfEnvoyFilter(t *testing.T) {
 	l := newRuns(t)

@@ -143,7 +143,7 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 }
 
 // TestRefusal_OfAResourceThatIsGone removes a port while no agent runs. Envoy had refused the
-// port's listener because of an EnvoyFilter; the next agent must not report that.
+// port's listener because of an EnvoyFilter; the next agent must not report that refusal.
 func TestRefusal_OfAResourceThatIsGone(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")
@@ -222,8 +222,8 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 }
 
 // TestRefusal_ClosedPortDoesNotStayOpen: an edit makes a port STRICT, which a sidecar without an
-// identity can only close, and adds another port, whose listener Envoy refuses. The refusal does
-// not keep the listener of the closed port open.
+// identity can only close, and adds another port, whose listener Envoy refuses. In spite of the
+// refusal, the first port is closed.
 func TestRefusal_ClosedPortDoesNotStayOpen(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

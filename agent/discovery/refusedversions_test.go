@@ -70,10 +70,10 @@ spec: {host: a.test, trafficPolicy: {%s}}
 `, policy)
 }
 
-// TestRefusal_ConcernsNoOtherVersion serves two versions of Envoy. One version refuses the
-// resources that an edit changes, and the other gets them at once. The Envoy that refuses them
-// retains the earlier resources, and everything that they refer to. New epochs of each version get
-// the same resources as the running ones, also from the next server.
+// TestRefusal_ConcernsNoOtherVersion serves two versions of Envoy. The old version refuses the
+// resources that an edit changes; the new version gets them at once. The old version retains the
+// earlier resources, and everything to which they refer. New epochs of each version get the same
+// resources as the running ones, also from the next server.
 func TestRefusal_ConcernsNoOtherVersion(t *testing.T) {
 	for _, test := range refusedEdits {
 		t.Run(test.name, func(t *testing.T) {

@@ -53,7 +53,7 @@ type Server struct {
 	accepted accepted      // updates that AcceptUpdate received and no push has applied yet
 	received chan struct{} // receives after a change of accepted
 
-	newestStream atomic.Uint64 // newest stream that accepted resources
+	newestStream atomic.Uint64 // number of the newest stream on which a proxy accepted resources
 	meshReads    atomic.Uint64 // number of reads of MeshConfig that have begun
 
 	wake  chan struct{} // receives when Run must apply settings or store its state; see wakeRun
@@ -62,8 +62,8 @@ type Server struct {
 	debounced, pushed *histogram.Histogram
 
 	closed atomic.Pointer[string] // result of ResourcesWithheldReason; nil: ""
-	// objects that an older version of the agent replaced by earlier ones after a refusal; nil:
-	// none
+	// objects for which an older version of the agent restored an earlier version after a refusal;
+	// nil: none
 	reverted atomic.Pointer[lastgood.RevertedVersions]
 
 	mu            sync.Mutex         // guards all fields below
@@ -143,9 +143,9 @@ func (s *Server) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { s.certificates.run(ctx, s.options.Logger) })
-	watching.Go(func() { _ = s.keySets.Run(ctx) }) // Run of key sets always returns nil
+	watching.Go(func() { _ = s.keySets.Run(ctx) }) // keySets.Run always returns nil
 	if s.modules != nil {
-		watching.Go(func() { _ = s.modules.Run(ctx) }) // Run of modules always returns nil
+		watching.Go(func() { _ = s.modules.Run(ctx) }) // modules.Run always returns nil
 	}
 	started := time.Now()
 	s.read(func(of *store.Store) []object.Change {
@@ -210,7 +210,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// read reads files by a function and publishes the changes. Only Run may call it.
+// read reads files with a function and publishes the changes. Only Run may call it.
 func (s *Server) read(read func(*store.Store) []object.Change, paths []string) {
 	s.applyNamespaces()
 	s.push(read(s.config.store), paths)

@@ -40,7 +40,7 @@ spec: {hosts: [%[1]s.test], http: [{timeout: %[2]s, route: [{destination: {host:
 `
 )
 
-// TestPublish_ChangesOnly lists which resources each kind of change sends.
+// TestPublish_ChangesOnly checks which resources each kind of change sends.
 func TestPublish_ChangesOnly(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string, values ...any) string {

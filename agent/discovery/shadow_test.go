@@ -28,7 +28,8 @@ spec: {hosts: [%s], gateways: [%s], http: %s}
 `
 
 // TestCheck_WarnsOfHiddenVirtualServices checks two files with VirtualServices for the same host.
-// Those in a.yaml are older, so unreachable routes in the other file get a warning.
+// Those in a.yaml are older, so the routes of the other file that they make unreachable get a
+// warning.
 func TestCheck_WarnsOfHiddenVirtualServices(t *testing.T) {
 	const answer = "directResponse: {status: 200}"
 	const all = "[{" + answer + "}]"

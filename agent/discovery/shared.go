@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// FleetServer serves a fleet from a Server: captured proxies that differ in their addresses share a
-// view if their hosts serve the same ports of services. A change of those ports moves a connected
-// proxy to another view. Its methods are safe for concurrent use.
+// FleetServer serves a fleet from a Server: captured proxies that differ only in their addresses
+// share a view if their hosts serve the same ports of services. A change of those ports moves a
+// connected proxy to another view. Its methods are safe for concurrent use.
 type FleetServer struct {
 	*Server
 

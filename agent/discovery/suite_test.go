@@ -16,7 +16,7 @@ import (
 
 // suite holds the backends that the cases use.
 type suite struct {
-	variables map[string]string // ports of backends by their variable in cases
+	variables map[string]string // by name of a variable in the cases: port of a backend
 	backends  map[string]*backend
 	ports     []int // free ports that no case uses yet
 }
@@ -109,8 +109,9 @@ func findCase(cases []*conformanceCase, name string) *conformanceCase {
 	return &conformanceCase{}
 }
 
-// missing returns an expected problem that is not reported, "" if all are. A refusal by Envoy is
-// reported once it is known which of several resources Envoy refused.
+// missing returns an expected problem that is not reported, "" if all are. If Envoy refuses several
+// resources at once, the problem is reported once the server has determined which resource is
+// wrong.
 func missing(cases []*conformanceCase, reported []discovery.Problem) string {
 	for _, c := range cases {
 		for _, want := range c.problems {
@@ -183,7 +184,7 @@ func nodeFor(folder, name string) string {
 	case folder == "router", folder == "alone" && strings.HasPrefix(name, "router-"):
 		return "router"
 	case folder == "captured" && strings.HasPrefix(name, "tproxy"):
-		// tests that Envoy accepts the listener; the capture of connections is not set up here
+		// the case only tests that Envoy accepts the listener: no connections are captured
 		return "TPROXY"
 	case folder == "captured" && strings.HasPrefix(name, "ipv6"):
 		return "REDIRECT6"

@@ -11,8 +11,8 @@ const logged = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\n" +
 	"metadata: {name: log, namespace: shop}\nspec:\n  accessLogging:\n" +
 	"  - providers: [{name: envoy}]\n    filter: {expression: %s}\n"
 
-// TestTelemetry_KeepsLastGoodVersion makes a Telemetry invalid. The problem is reported, and the
-// last good version of the Telemetry is persisted, also after a restart.
+// TestTelemetry_KeepsLastGoodVersion makes a Telemetry invalid. The problem is reported, also after
+// a restart, and the last good version of the Telemetry is persisted.
 func TestTelemetry_KeepsLastGoodVersion(t *testing.T) {
 	l := newRuns(t)
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))

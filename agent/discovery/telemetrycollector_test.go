@@ -40,7 +40,7 @@ func (c *collector) add(format string, message any) {
 	fmt.Fprintf(&c.seen, "%s %s\n", format, strings.ReplaceAll(fmt.Sprint(message), "\n", " "))
 }
 
-// has reports whether an entry of a format contains all of some texts.
+// has reports whether an entry of a format contains all texts.
 func (c *collector) has(format string, texts ...string) (bool, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,7 +271,8 @@ func requestPath(port int, path string, headers ...http.Header) error {
 	return nil
 }
 
-// explained returns the facts and the origins of the step for telemetry.
+// explained returns the facts and the origins in the step of an explanation that describes
+// telemetry.
 func explained(steps []explain.Step) string {
 	for _, step := range steps {
 		if step.Kind == "telemetry" {
@@ -294,7 +295,7 @@ func TestTelemetry_BrokenCollectors(t *testing.T) {
 	stuck := serveTCP(t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); <-t.Context().Done() })
 	endless := run(t, &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			// more than Envoy buffers, and then without end
+			// write more than Envoy buffers, then continue without end
 			_, err := w.Write(make([]byte, 2<<20))
 			for tick := time.Tick(100 * time.Millisecond); err == nil; <-tick {
 				_, err = w.Write(make([]byte, 1<<16))
@@ -330,7 +331,7 @@ func TestTelemetry_BrokenCollectors(t *testing.T) {
 		if test.port == stuck && test.tracer == "otel" {
 			eventually(t, "calls without an answer end", func() (bool, string) {
 				n := e.Stat(`cluster\.outbound\|4317\|\|otel\.test;\.upstream_rq_timeout`)
-				return n >= 10, fmt.Sprint(n) // the calls for logs alone are fewer
+				return n >= 10, fmt.Sprint(n) // access logs alone cause fewer calls
 			})
 		}
 	}

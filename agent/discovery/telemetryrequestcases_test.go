@@ -18,7 +18,8 @@ var sidecarObjects = metricsObjects + fmt.Sprintf(stepService, 7490, "$ECHO")
 var capturedObjects = strings.Replace(strings.ReplaceAll(withoutFirst(sidecarObjects), "app: pay",
 	"app: edge"), "127.0.0.1", capturedAddress, 2)
 
-// askCaptured sends a request to a port of the workload and returns the status, "0" without one.
+// askCaptured sends a request to a port of the workload. It returns the status of the response, "0"
+// if there is none.
 func askCaptured(port int) string {
 	return fmt.Sprint(exchangeHTTP(http.MethodGet, "any.test/captured", fmt.Sprintf("%s:%d",
 		capturedAddress, port), http.Header{}).status)
@@ -49,7 +50,8 @@ func captureRequests(t *testing.T, app, echo, rpc int) {
 	}
 }
 
-// entriesOf returns the expected samples of a case that adds count entries to each access log.
+// entriesOf returns the expected metrics samples of a case that adds count entries to each access
+// log.
 func entriesOf(count int) []string { return []string{fmt.Sprint(count, " requests_total source")} }
 
 func capturedCases(t *testing.T) []metricsCase {

@@ -23,8 +23,8 @@ import (
 // requestMarker is the port of a service whose answer shows that Envoy has received all objects.
 const requestMarker = "7490"
 
-// requestProviders log each entry in six formats. The entries of the provider text are the last
-// ones of a request in the log file.
+// requestProviders log each entry in six formats. For each request, the provider called text writes
+// its line to the log file last.
 const requestProviders = `outboundTrafficPolicy: {mode: REGISTRY_ONLY}
 extensionProviders:
 - {name: otel, opentelemetry: {service: otel.test, port: 4317}}
@@ -43,8 +43,8 @@ tracing: [{providers: [{name: %s}], randomSamplingPercentage: 100, customTags: {
 head: {header: {name: user-agent}}, form: {formatter: {value: "f-%%REQ(:PATH)%%"}}}}]}`
 
 // TestTelemetry_RequestsAsWithIstiod sends requests and connections through an Envoy that a real
-// istiod configures, and through one of this server. Each line and entry of their access logs and
-// each span must be the same, but for times, IDs and ports of clients.
+// istiod configures, and through one that this server configures. Their log lines, access log
+// entries and spans must be the same, except for times, IDs and ports of clients.
 func TestTelemetry_RequestsAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -92,7 +92,7 @@ func (c metricsCase) entries() (all int) {
 	return all
 }
 
-// observe returns the sorted lines, entries and spans of all cases.
+// observe returns the sorted log lines, access log entries and spans of all cases.
 func (r requestRun) observe(t *testing.T, by string, pki meshPKI,
 	ports *strings.Replacer) []string {
 	t.Helper()

@@ -177,8 +177,8 @@ spec:
 ---
 `
 
-// tokenBackend runs a backend that answers with its name and the headers that were made from
-// tokens.
+// tokenBackend runs a backend that responds with its name and the headers that Envoy made from
+// claims.
 func tokenBackend(t *testing.T, name string) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

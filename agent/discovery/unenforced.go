@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// restrictions groups the kinds of objects that restrict access by mechanism; the most likely kind
-// is first. admits reports whether the accepted version of a resource admits something that the
+// restrictions groups, by mechanism, the kinds of objects that restrict access, the most likely
+// kind first. admits reports whether the accepted version of a resource admits something that the
 // newest version denies because of objects of these kinds.
 var restrictions = []struct {
 	kinds  []object.Kind
@@ -82,8 +82,8 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 }
 
 // likeliestPolicy returns the policy, of the given kinds, that is most likely not in force: one
-// that changed since the last accepted version, else the first of the first kind. It returns nil if
-// the refused resource has no such origin. Callers hold mu.
+// that changed since the last accepted version, else the first one of the first kind. It returns
+// nil if no such policy is an origin of the refused resource. Callers hold mu.
 func (s *Server) likeliestPolicy(of *resource.RefusedVersion, kinds []object.Kind) (at *resource.Origin) {
 	for _, kind := range kinds {
 		for i := range of.Resource.Origins {

@@ -87,8 +87,8 @@ func (s *Server) classify(n model.Node, proxy string) class {
 		c.Node += "\nports\n" + c.own.EquivalenceKey
 	}
 	if s.ownDefault(n.Namespace) != n.Namespace {
-		// objects without a namespace are in the namespace of the settings, not of the proxy: the
-		// suffix makes this another view
+		// Objects without a namespace are in the namespace of the settings, not in that of the
+		// proxy. The suffix gives such proxies a view of their own.
 		c.Node += "\n"
 	}
 	return c

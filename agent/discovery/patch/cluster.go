@@ -35,8 +35,8 @@ func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	if socket == nil {
 		return
 	}
-	// Envoy refuses a cluster with both transport_socket and transport_socket_matches. For a
-	// cluster with the latter, the match whose socket has the same name is patched.
+	// Envoy refuses a cluster with both transport_socket and transport_socket_matches. If the
+	// cluster has the latter, the patch applies to the match whose socket has the same name.
 	at := slices.IndexFunc(c.TransportSocketMatches,
 		func(m *clusterv3.Cluster_TransportSocketMatch) bool {
 			return m.GetTransportSocket().GetName() == socket.Name

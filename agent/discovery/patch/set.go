@@ -103,7 +103,7 @@ func (s *Set) Apply(r *resource.Resource) Result {
 		patches = patches[n:]
 	}
 	if out, err = s.apply(r, good); err != nil {
-		// never reached, because every single EnvoyFilter was tried before
+		// never reached: Envoy's API has accepted the resource with these EnvoyFilters in the loop
 		out = Result{Resource: r}
 	}
 	out.Problems = append(out.Problems, problems...)

@@ -38,9 +38,9 @@ func (s *Store) restore(away []string) {
 	}
 }
 
-// vanished reports whether a configured path that contained files has disappeared: removed,
-// renamed, or unmounted, which leaves another, empty directory. Its objects stay in force, because
-// users rarely mean to delete all of them in this way.
+// vanished reports whether a configured path that contained files was removed, renamed or
+// unmounted; after an unmount, another, empty directory is at the path. Its objects stay in force,
+// because users rarely mean to delete all of them in this way.
 func (s *Store) vanished(root string) bool {
 	held := 0
 	for known := range s.files {
@@ -92,8 +92,8 @@ func (s *Store) lost(folder string) string {
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
 	type loss struct{ folder, how string }
-	// losses maps the directory of a missing file to the directory that was lost, the same or one
-	// above; counts has the number of missing files for each lost directory
+	// losses maps the directory of each missing file to the directory that was lost: the same one,
+	// or a parent. counts has the number of missing files of each lost directory.
 	losses, counts := map[string]loss{}, map[loss]int{}
 	for _, file := range missing {
 		directory := filepath.Dir(file)

@@ -27,8 +27,8 @@ func (f *files) hasPolicy(name string) bool {
 }
 
 // TestBrokenEdits_OfPolicies breaks a file with two policies in all the ways in which people and
-// editors do. Afterwards each policy is in force, or all requests that it could concern are
-// denied. A store that has read only the broken text denies.
+// editors do. Afterwards each policy is in force, or all requests that it may restrict are denied.
+// A store that has read only the broken text also denies such requests.
 func TestBrokenEdits_OfPolicies(t *testing.T) {
 	// Name of an edit after which the text does not look like a policy. An agent without last good
 	// versions cannot notice that it was one.

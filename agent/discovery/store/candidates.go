@@ -23,7 +23,7 @@ func (s *Store) rank(path string) (source string, rank int) {
 	return FilesSource, s.ranks[FilesSource]
 }
 
-// compareCandidates compares objects with the same key by precedence: the first one is in force.
+// compareCandidates orders objects with the same key by precedence: the first one is in force.
 func (s *Store) compareCandidates(a, b *object.Object) int {
 	_, i := s.rank(a.File)
 	_, j := s.rank(b.File)
@@ -80,9 +80,9 @@ func changesOf(had, has []*object.Object) (changes []object.Change) {
 	return changes
 }
 
-// conflict returns a denial that replaces policy o, because inForce has the same key and o has no
-// effect. ok is false if no denial is needed: both have the same spec, or o restricts nothing.
-// number makes the names of several denials of one key distinct.
+// conflict returns a denial for policy o, which has no effect because inForce has the same key. ok
+// is false if no denial is needed: both have the same spec, or o restricts nothing. number makes
+// the names of several denials of one key distinct.
 func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bool) {
 	if !o.RestrictsAccess() || isDryRun(o) ||
 		!isDryRun(inForce) && proto.Equal(o.Spec, inForce.Spec) {

@@ -152,7 +152,7 @@ func denyScope(spec proto.Message) *security.AuthorizationPolicy {
 	return denies
 }
 
-// scopeFields are the fields of all kinds of policies that say which workloads they select.
+// scopeFields are the fields by which policies of all kinds select workloads.
 var scopeFields = []string{"selector", "targetRef", "targetRefs"}
 
 // selected returns the spec of a denial for the workloads that a policy's spec selects; for the

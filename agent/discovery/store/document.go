@@ -38,7 +38,7 @@ type document struct {
 	// invalid objects whose only errors are UnknownField; see Options.TolerateUnknownFields
 	tolerable []*object.Object
 	unknown   bool      // an object has an UnknownField
-	again     time.Time // time at which to validate the document again; see ValidationResult.RevalidateAt
+	again     time.Time // when to validate the document again; see ValidationResult
 }
 
 // reader reads the documents of one file.
@@ -298,8 +298,8 @@ func (r *reader) refused(h *header, found *document) {
 		Name: h.name})
 }
 
-// foreign reports whether an apiVersion belongs to another project, which may have kinds of the
-// same name: its domain is neither Istio's nor a possible misspelling of it.
+// foreign reports whether an apiVersion belongs to another project, whose kinds may have the same
+// names as Istio's: its domain is neither Istio's nor a possible misspelling of Istio's.
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
 	return strings.Contains(g, ".") && g != "istio.io" && !strings.HasSuffix(g, ".istio.io") &&

@@ -110,8 +110,8 @@ func (s *Store) suspect(root string, found map[string]folderID, links []string) 
 	}
 }
 
-// find ends the wait for directories that a scan of a configured path has completely read, and for
-// deleted ones.
+// find stops waiting for directories that a scan of a configured path has completely read, and for
+// deleted directories.
 func (s *Store) find(root string, found map[string]folderID) {
 	for folder := range s.missing {
 		if !within(root, folder) {

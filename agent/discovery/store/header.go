@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/spelling"
 )
 
-// header holds the fields of an object beside its spec.
+// header holds the fields of an object, with a spec that is not decoded yet.
 type header struct {
 	apiVersion, kind, name, namespace string
 	// the object has no namespace, and namespace is the default
@@ -19,13 +19,13 @@ type header struct {
 	labels, annotations map[string]string
 	spec, items         *yaml.Node
 	conditions          map[string]string
-	// the object restricts access: by its spec, or by another kind or apiVersion if the YAML has
-	// these keys twice
+	// the object may restrict access: its spec resembles that of a policy, or the YAML is invalid
+	// and one of its keys "kind" or "apiVersion" (of possibly several) is that of a policy
 	restricts bool
 }
 
-// header reads the fields of an object beside its spec. Which ones are valid depends on the kind,
-// which may come last.
+// header reads all fields of an object, without decoding its spec. Which fields are valid depends
+// on the kind, which may come last.
 func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	h := &header{namespace: r.namespace, defaulted: true}
 	var others []func()

@@ -12,7 +12,7 @@ import (
 const FilesSource = "files"
 
 // SourceInput is what a source other than the files delivers under one path: a text with objects,
-// or decoded objects. A SourceInput without either removes the path. The caller must not modify an
+// or decoded objects. A SourceInput without either removes the path. The caller must not modify a
 // SourceInput after passing it.
 type SourceInput struct {
 	// Path begins with the source's name and a colon, and replaces FILE in messages:
@@ -33,7 +33,7 @@ type SourceUpdate struct {
 	Complete bool // Inputs are complete: all other inputs of the source are removed
 }
 
-// ApplyUpdates applies batches in order. As with files, the last good version of an invalid object
+// ApplyUpdates applies updates in order. As with files, the last good version of an invalid object
 // stays in force, and an invalid policy without one is replaced by a denial.
 func (s *Store) ApplyUpdates(batches []SourceUpdate) []object.Change {
 	inputs := map[string]SourceInput{}

@@ -25,7 +25,8 @@ func newInputs(t *testing.T, lastGood ...*object.Object) *inputs {
 	return &inputs{f}
 }
 
-// take applies a batch. texts has pairs of a path and its text. An empty text removes the path.
+// take applies an update of a source. texts has pairs of a path and its text. An empty text removes
+// the path.
 func (i *inputs) take(source string, all bool, texts ...string) []object.Change {
 	b := SourceUpdate{Source: source, Complete: all}
 	for pair := range slices.Chunk(texts, 2) {
@@ -71,8 +72,8 @@ func TestTake_TextsLikeFiles(t *testing.T) {
 	i.expect("complete state without it", i.take("memory", true), "b: b3.test → -")
 }
 
-// TestTake_MetadataOfKubernetes: fields that Kubernetes adds beside the spec are neither a change
-// nor a problem.
+// TestTake_MetadataOfKubernetes: fields that Kubernetes adds outside the spec cause neither a
+// change nor a problem.
 func TestTake_MetadataOfKubernetes(t *testing.T) {
 	i := newInputs(t)
 	const path = "kubernetes:ServiceEntry/ns/a"

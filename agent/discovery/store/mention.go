@@ -37,7 +37,7 @@ func (r *reader) mentioned() (all []object.Key) {
 	// text in UTF-16 without a byte order mark has a zero byte in each character
 	text := bytes.ReplaceAll(r.text, []byte{0}, nil)
 	text = notContent.ReplaceAll(text, nil)
-	var starts []int // start of each object; lines between documents may be missing
+	var starts []int // start of each object; the lines "---" between documents may be missing
 	for _, at := range headerKey.FindAllSubmatchIndex(text, -1) {
 		if string(text[at[2]:at[3]]) == "apiVersion" {
 			starts = append(starts, at[2])
@@ -56,9 +56,10 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 	key, metadata, inMetadata := object.Key{}, 0, false
 	var kinds []object.Kind
 	var indent []byte // indentation of the first key of metadata
-	// key.Name has the indentation of the first key, so it is the object's name and not a label
+	// key.Name was found at the indentation of the first key of metadata, so it is the object's
+	// name and not a label
 	named := false
-	// start of the line with the last match, and the position up to which lines were searched
+	// start of the line that contains the last match, and the position of that match
 	start, end := 0, 0
 	for _, match := range headerKey.FindAllSubmatchIndex(text, -1) {
 		value := string(text[match[4]:match[5]])

@@ -91,8 +91,8 @@ func TestDenials_OfUnknownPolicies(t *testing.T) {
 	}
 }
 
-// TestDenials_NotOfKnownPolicies adds a syntax error to a file that also mentions policies where
-// none can be. All objects stay in force, and nothing is denied.
+// TestDenials_NotOfKnownPolicies adds a syntax error to files that mention policies also in
+// comments, annotations or labels. All objects stay in force, and nothing is denied.
 func TestDenials_NotOfKnownPolicies(t *testing.T) {
 	const inJSON = `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy",` +
 		`"metadata":{"annotations":{},"name":"x"},"spec":{}}`
@@ -206,8 +206,9 @@ func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
 }
 
 // TestMentioned_InOneLine compares how long the search for policies takes in a text with many keys
-// in one line, and with each key in a line of its own. If the time grew with the square of the
-// line's length, it would be at least 20 times as long, and minutes for some hundred kilobytes.
+// in one line, and in one with each key in its own line. If the time grew with the square of the
+// line's length, the first search would take at least 20 times as long (minutes for some hundred
+// kilobytes).
 func TestMentioned_InOneLine(t *testing.T) {
 	const policy = `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy",`
 	for name, text := range map[string]string{

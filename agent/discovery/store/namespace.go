@@ -34,8 +34,8 @@ func (s *Store) SetNamespace(namespace string) {
 	s.reconcile(before)
 }
 
-// in returns the file with moved objects. Its documents are dropped, because they must be read
-// again.
+// in returns the file with its objects replaced by those that move returns. Its documents are
+// dropped, so that they are read again.
 func (f *file) in(move func([]*object.Object) []*object.Object) *file {
 	other := &file{input: f.input, problems: f.problems, objects: move(f.objects), held: move(f.held),
 		unreadable: f.unreadable}

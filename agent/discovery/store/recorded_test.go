@@ -102,8 +102,9 @@ func TestRecorded_Emptied(t *testing.T) {
 	}
 }
 
-// TestRecorded_ConfiguredFile replaces a configured file with a policy by what an unmount or a
-// deletion leaves. The policy stays in force, or a new agent serves nothing.
+// TestRecorded_ConfiguredFile removes a configured file with a policy, or leaves in its place an
+// empty directory, an empty file or a dangling link. The policy stays in force, or a new agent
+// serves nothing.
 func TestRecorded_ConfiguredFile(t *testing.T) {
 	for left, closed := range map[string]string{
 		"directory":      "is empty, and may be a mount point",

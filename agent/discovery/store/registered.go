@@ -52,7 +52,7 @@ func (s *Store) affected(o *object.Object) []object.Key {
 }
 
 // owner returns the service that replaces o: o is a service of a registry, and a registry that
-// precedes it has a service for the same host. It returns nil if there is none.
+// precedes this registry has a service for the same host. It returns nil if there is none.
 func (s *Store) owner(o *object.Object) *object.Object {
 	for _, host := range registeredHosts(o) {
 		if all := s.registered[host]; len(all) > 0 {

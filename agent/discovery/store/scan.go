@@ -33,8 +33,8 @@ func fingerprintOf(info fs.FileInfo) fingerprint {
 	return f
 }
 
-// recent is the age of a change below which another change may get the same time stamps: a kernel
-// tick is at most 10 ms.
+// recent is the time after a change within which another change may get the same time stamps: a
+// kernel tick is at most 10 ms.
 const recent = 50 * time.Millisecond
 
 // fresh reports whether a file may have changed, with an equal fingerprint, since it was read.
@@ -126,7 +126,7 @@ func (s *scanner) visit(d directory) {
 		switch {
 		case isHidden(err):
 			s.failed, complete = cmp.Or(s.failed, err), false
-		case err != nil: // the entry vanished, or is a link whose target may return
+		case err != nil: // the entry vanished, or is a link whose target may exist again later
 			if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 				s.found(path, info)
 			}

@@ -72,8 +72,8 @@ func TestScan_LinkedFoldersAreRead(t *testing.T) {
 	}
 }
 
-// TestScan_TooManyEntries: objects that were read before stay in force. The next agent must assume
-// that the files that are not read contain policies.
+// TestScan_TooManyEntries adds more than maxEntries files to a directory. Objects that were read
+// before stay in force. The next agent must assume that unread files contain policies.
 func TestScan_TooManyEntries(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))

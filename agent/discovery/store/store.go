@@ -94,10 +94,12 @@ type Store struct {
 	// directories that may have policies and were not found yet; each has a problem from the first
 	// scan on
 	missing    map[string]object.Problem
-	suspicious map[string]bool // with PolicyRecordsIncomplete: those Options.Paths that were not found yet
+	suspicious map[string]bool // with PolicyRecordsIncomplete: Options.Paths not found yet
 	// problems of paths that are away
-	away       map[string]object.Problem
-	restored   map[object.Key]*object.Object // keys of objects below Options.MissingPaths, until Load
+	away map[string]object.Problem
+	// for the next Load: what was in force, by key, before New restored the objects below
+	// Options.MissingPaths
+	restored   map[object.Key]*object.Object
 	duplicates map[object.Key][]object.Problem
 	// denials of policies that have no effect because others with the same key are in force; see
 	// conflict

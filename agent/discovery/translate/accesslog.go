@@ -29,7 +29,7 @@ const (
 	ofConnections
 )
 
-// istiod's names of loggers, and of the logs of providers that name none
+// Istio's names of access loggers. They are also the names of logs for providers that name none.
 const (
 	fileLogName = "envoy.access_loggers.file"
 	httpLogName = "envoy.access_loggers.http_grpc"
@@ -37,8 +37,8 @@ const (
 	otelLogName = "envoy.access_loggers.open_telemetry"
 )
 
-// peerStates are filter state objects of Istio's own filters, which istiod makes gRPC services
-// receive. Envoy omits those that do not exist.
+// peerStates are the filter state objects of Istio's own filters that istiod sends to gRPC access
+// log services. Envoy omits those that do not exist.
 var peerStates = []string{"upstream_peer", "downstream_peer"}
 
 func accessLogger(name string, config proto.Message) *accesslogv3.AccessLog {

@@ -147,8 +147,8 @@ func (r *RouteTranslator) destination(from *object.Object, to *networking.Destin
 }
 
 // portOf returns the service port of a destination: the one that the destination names, else the
-// only port of the service, else the listener's. service is nil if the
-// destination's service is unknown.
+// only port of the service, else the listener's. service is nil if the destination's service is
+// unknown.
 func (r *RouteTranslator) portOf(service *model.Service, to *networking.Destination) uint32 {
 	switch {
 	case to.GetPort().GetNumber() != 0:

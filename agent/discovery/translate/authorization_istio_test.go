@@ -30,7 +30,7 @@ metadata: {name: authorizer, namespace: foo}
 spec: {hosts: [my-custom-ext-authz.foo.svc.cluster.local], resolution: STATIC, ports: [{number: 9000, name: p, protocol: GRPC}], endpoints: [{address: 10.0.0.9}]}
 `
 
-// MeshConfigs of the test of Istio's builder.
+// MeshConfigs that Istio's tests of its authorization builder use.
 const (
 	grpcProvider = `extensionProviders:
 - name: default
@@ -60,8 +60,8 @@ const (
 `
 )
 
-// TestAuthorize_EqualsIstio translates the test data of Istio's builder. For each file with
-// policies, the filters must be those that Istio expects.
+// TestAuthorize_EqualsIstio translates the test data of Istio's authorization builder. For each
+// file with policies, the filters must be those that Istio expects.
 func TestAuthorize_EqualsIstio(t *testing.T) {
 	source, err := parts.IstioSource()
 	if err != nil {

@@ -142,8 +142,8 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []InboundListener,
 	return resource.New(l.Name, l, append(origins, t.Origins...)...)
 }
 
-// undeclared returns the inbound ports for all undeclared ports: one for each that has its own mode
-// of mutual TLS, and one for the rest.
+// undeclared returns the InboundListeners for ports that no service declares: one for each port
+// with its own mode of mutual TLS, and one for all others.
 func undeclared(node model.Node, ports []InboundListener, policy model.EffectivePeerAuthentication,
 	guards SecurityFilters, t *Telemetry) []InboundListener {
 	all := []InboundListener{{Passthrough: true, Protocol: model.AutoProtocol,

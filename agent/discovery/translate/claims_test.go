@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestClaims adds an older and a younger object with the same matches. The younger one gets the
-// matches that are free, and a problem for each of the others.
+// TestClaims adds an older and a younger object with some equal matches. The younger one gets the
+// matches that the older one does not have, and a problem for each of the others.
 func TestClaims(t *testing.T) {
 	older, younger := &object.Object{File: "a.yaml", Line: 1}, &object.Object{File: "b.yaml",
 		Line: 1}

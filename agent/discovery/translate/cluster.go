@@ -42,7 +42,8 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.MergedD
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.IsIntercepted() {
-			// reported by validation: without interception the original destination is unknown
+			// validation has reported the port: without interception the original destination is
+			// unknown
 			continue
 		}
 		out.add(service, port, rule, nil)

@@ -110,8 +110,8 @@ const firstBytes = 100 * time.Millisecond
 // ownAddresses are addresses that lead to this host itself. A resolved host with such an address
 // could be an admin interface, or a listener of this Envoy, which would forward the request to
 // itself in an endless loop. IPv4-mapped IPv6 addresses are listed separately, because Envoy
-// compares them only with IPv6 ranges. The NAT64 addresses (RFC 6052) of both IPv4 ranges lead to
-// the translator itself.
+// compares them only with IPv6 ranges. NAT64 addresses (RFC 6052) for both IPv4 ranges lead to the
+// NAT64 translator itself.
 var ownAddresses = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("::/127"),

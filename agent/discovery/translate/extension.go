@@ -69,9 +69,10 @@ func (e Extensions) connections(phase extensions.TrafficExtension_ExecutionPhase
 	return filters
 }
 
-// extensionSource returns the reference to an extension's configuration. While there is none, or if
-// Envoy refuses it, the default denies everything, unless the extension fails open. An HTTP filter
-// may be Wasm or Lua, because the type may change before the listener does.
+// extensionSource returns the reference to an extension's configuration. While no configuration has
+// arrived, or if Envoy refuses it, the default configuration denies everything, unless the
+// extension fails open. An HTTP filter may be Wasm or Lua, because the type may change before the
+// listener does.
 func extensionSource(e model.Extension) *corev3.ExtensionConfigSource {
 	types := []string{typeOf(&httpwasmv3.Wasm{}), typeOf(&luav3.Lua{}), typeOf(absent(e))}
 	if e.IsNetworkFilter() {

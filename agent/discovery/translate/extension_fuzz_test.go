@@ -50,7 +50,7 @@ func FuzzExtensions(f *testing.F) {
 	})
 }
 
-// resourcesOf returns the errors of all resources that an extension may have.
+// resourcesOf translates all resources that an extension may have, and returns the error of each.
 func resourcesOf(e model.Extension) map[string]error {
 	errs := map[string]error{}
 	if e.GetLua() != nil {

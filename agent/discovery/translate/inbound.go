@@ -39,8 +39,8 @@ type InboundListener struct {
 	SecurityFilters SecurityFilters
 	// logs and traces of the port's filters
 	Telemetry Telemetry
-	// Passthrough reports whether no service declares the port. If Port is 0, this Inbound is
-	// for all undeclared ports.
+	// Passthrough reports whether no service declares the port. If Port is 0, the InboundListener
+	// is for all undeclared ports.
 	Passthrough bool
 	Service     string // host of the service that has the port; "": none
 	SpanName    string // name of the spans of requests; "": SpanName("", 0)
@@ -226,7 +226,7 @@ func (in InboundListener) manager(m *mesh.Config, cluster string) (*listenerv3.F
 		port, portName, statPrefix = 0, "http", cluster
 	}
 	manager := newManager(statPrefix, m, &in.Telemetry)
-	// inbound managers have no HTTP filter but the router
+	// remove all HTTP filters but the router: inbound managers have no others
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	in.SecurityFilters.addTo(manager, inbound(in.Port))
 	asServer(manager)

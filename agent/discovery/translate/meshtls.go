@@ -36,9 +36,9 @@ func (out *Clusters) automatic(service *model.Service, port *model.Port) bool {
 		!service.DisablesMutualTLS()
 }
 
-// mutualByEndpoint uses mutual TLS for connections to endpoints with a mesh identity. If a
-// DestinationRule sets a TLS mode (see tlsMode), that must be ISTIO_MUTUAL. Otherwise the
-// PeerAuthentication of an endpoint may disable mutual TLS.
+// mutualByEndpoint uses mutual TLS for connections to endpoints with a mesh identity, unless a
+// DestinationRule sets a TLS mode other than ISTIO_MUTUAL (see tlsMode). If no DestinationRule sets
+// a mode, the PeerAuthentication of an endpoint may disable mutual TLS.
 func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 	mode *networking.ClientTLSSettings_TLSmode, names []string, serverName string) {
 	mutual := func(e *model.Endpoint) bool {

@@ -36,7 +36,7 @@ const (
 	noRevision = "latest"  // Istio's value of a missing revision
 )
 
-// operator is a command of an access log's format, for the operator COALESCE.
+// operator is a command of access log formats, as a parameter of Envoy's operator COALESCE.
 type operator struct {
 	Command string `json:"command"`
 	Param   string `json:"param,omitempty"`

@@ -20,15 +20,16 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Metrics configures the listeners of one mode to record Istio's metrics, by Envoy's access logger
-// for statistics. Labels are formats of access logs. A nil *Metrics records nothing.
+// Metrics configures a proxy's listeners to record Istio's metrics, by Envoy's access logger for
+// statistics. The listeners are inbound (mode SERVER), or outbound or those of a gateway (CLIENT).
+// Labels are formats of access logs. A nil *Metrics records nothing.
 type Metrics struct {
 	of   *model.Metrics
 	node model.Node
 	mode model.TelemetryMode
 }
 
-// NewMetrics returns the metrics of a proxy's listeners of one mode; nil for none.
+// NewMetrics returns the metrics of a proxy's listeners with a mode; nil for none.
 func NewMetrics(of *model.Metrics, node model.Node, mode model.TelemetryMode) *Metrics {
 	if of == nil {
 		return nil
@@ -62,7 +63,7 @@ func (m *Metrics) addTo(chain *listenerv3.FilterChain, at stream) error {
 	case *tcpproxyv3.TcpProxy:
 		m.addToProxy(config, at)
 	}
-	// other filters of the chain may be shared
+	// do not modify chain.Filters: other chains may share it
 	chain.Filters = append(slices.Clone(chain.Filters[:len(chain.Filters)-1]),
 		&listenerv3.Filter{Name: last.Name, ConfigType: &listenerv3.Filter_TypedConfig{
 			TypedConfig: typed(config)}})

@@ -39,8 +39,8 @@ type RouteTranslator struct {
 
 	reads    map[string]struct{}
 	problems []object.Problem
-	// port of the last destination with dynamic DNS; callers set it to 0 before they translate
-	// destinations
+	// port of the last translated destination if that uses dynamic DNS; callers set it to 0 before
+	// they translate destinations
 	dynamicPort uint32
 }
 

@@ -145,7 +145,7 @@ func file(path string) *corev3.DataSource {
 // secretSource returns a reference to a secret that is served on the ADS stream, or to a
 // credential. Envoy does not wait for the secret, so that a bad file does not delay the whole
 // listener. Incremental SDS lets Envoy notice at once that a credential does not exist; the host's
-// SDS server may not support it. If no such server is configured, the agent answers that the
+// SDS server may not support it. If the host has no SDS server, the agent answers that the
 // credential does not exist.
 func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {

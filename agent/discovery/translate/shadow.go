@@ -71,9 +71,9 @@ func (s *shadow) fallsBack(routing, by *model.MergedVirtualService) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }
 
-// claimedBy returns the VirtualService that has precedence and matches every request of a match, or
-// nil. Routes for all requests come last (see GatewayVirtualHost), so they can only shadow each
-// other.
+// claimedBy returns the VirtualService that has precedence and matches every request that m
+// matches, or nil. Routes for all requests come last (see GatewayVirtualHost), so they can only
+// shadow each other.
 func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.MergedVirtualService {
 	if by := s.claimed[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
 		return by

@@ -63,7 +63,8 @@ func (t *Telemetry) Equal(other *Telemetry) bool {
 }
 
 // logs adds the access loggers. As in Istio, the log of MeshConfig is written only if no Telemetry
-// or default provider sets one. The log of [telemetry] is always written.
+// or default provider sets one. The log in section [telemetry] of the agent's configuration is
+// always written.
 func (o *observer) logs(mode model.TelemetryMode) {
 	configured := false
 	for _, l := range o.world.AccessLogging(o.node, mode) {

@@ -35,7 +35,7 @@ const (
 // SpanName returns Istio's name of the spans of requests for a host and port.
 func SpanName(host string, port uint32) string { return fmt.Sprintf("%s:%d/*", host, port) }
 
-// tracing is the tracing of connection managers.
+// tracing is the tracing configuration of HTTP connection managers.
 type tracing struct {
 	manager   *hcmv3.HttpConnectionManager_Tracing
 	requestID *hcmv3.RequestIDExtension

@@ -15,7 +15,8 @@ import (
 )
 
 // WithoutTelemetry returns a listener without the effects of Telemetries and default providers: it
-// only logs to the files of the host and of MeshConfig. If there are none, it returns r itself.
+// logs only to the log files of the agent's configuration and of MeshConfig. If r has no such
+// effects, it returns r itself.
 func WithoutTelemetry(w *model.Mesh, r *resource.Resource) *resource.Resource {
 	l := &listenerv3.Listener{}
 	if proto.Unmarshal(r.EncodedMessage(), l) != nil {

@@ -32,8 +32,9 @@ type VirtualHost struct {
 func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
 
 // ServiceVirtualHost returns the virtual host of sidecars for a host and port. Its routes are those
-// of the first VirtualService with a route for both, which it also returns, else one to the
-// service. It returns nil if there is neither.
+// of the first VirtualService that has a route for the host and port; that VirtualService is
+// returned as well. Without one, the only route is to the service. Without a service either, the
+// result is nil.
 func (r *RouteTranslator) ServiceVirtualHost(host string, service *model.Service,
 	routings []*model.MergedVirtualService) (*VirtualHost, *model.MergedVirtualService) {
 	r.begin()
@@ -157,9 +158,9 @@ const virtualHostsField = 2
 
 // RouteConfiguration assembles a route configuration from virtual hosts in order. fallback is the
 // virtual host for all other hosts; nil leaves them to Envoy's 404. withPorts says that domains
-// have ports; else the port in a request's host is ignored. The origins of the resource begin with
-// changed, those of the latest changes, and end with also. Between them are those of the virtual
-// hosts, unless there are more than maxOrigins.
+// have ports; otherwise Envoy ignores the port in a request's host. The resource's origins are
+// changed (those of the latest changes), then those of the virtual hosts, unless there are more
+// than maxOrigins hosts, then also.
 func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost,
 	withPorts bool, changed []resource.Origin, also ...resource.Origin) *resource.Resource {
 	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false),

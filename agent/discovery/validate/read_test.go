@@ -42,7 +42,8 @@ func readOne(t *testing.T, kind, spec string, check func(*object.Object) []objec
 	s := store.New(store.Options{Paths: []string{path}, Namespace: "ns",
 		Validate: func(o *object.Object) []object.Finding {
 			if o.Name != "x" {
-				// the store replaces an invalid AuthorizationPolicy by one that denies all requests
+				// o is not the object x but its denial, which the store adds if x is an invalid
+				// policy
 				return nil
 			}
 			called = true

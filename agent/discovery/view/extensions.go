@@ -10,9 +10,10 @@ import (
 
 // publishedExtension is the configuration of an extension that a view has published.
 type publishedExtension struct {
-	object      *object.Object
-	module      *byte // first byte of the module; nil: the module is missing
-	connections bool  // the extension is a network filter
+	object *object.Object
+	// address of the module's code, which differs for another version; nil: the module is missing
+	module      *byte
+	connections bool // the extension is a network filter
 }
 
 // extend publishes the configurations of extensions that a change affects.

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// guards holds the filters that allow or deny what a proxy receives.
+// guards holds the filters that allow or deny the requests and connections that a proxy receives.
 type guards struct {
 	translate.SecurityFilters
 	reads       []string // hosts on which the filters depend

@@ -37,7 +37,7 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 	s.readers.set(host, reads)
 }
 
-// outbound returns a Router for an outbound port of the sidecar.
+// outbound returns a RouteTranslator for an outbound port of the sidecar.
 func (s *sidecar) outbound(v *ProxyView, port uint32) *translate.RouteTranslator {
 	return &translate.RouteTranslator{Mesh: v.world, Node: v.node,
 		Gateways: []string{model.MeshGateway},

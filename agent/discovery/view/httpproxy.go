@@ -16,7 +16,8 @@ import (
 // to all HTTP ports.
 type httpProxy struct {
 	model.HTTPProxy
-	sidecar *sidecar // virtual hosts of the proxy's scope, by port; its ports have no listeners
+	// holds the virtual hosts of the proxy's scope, by port; it publishes no listeners
+	sidecar *sidecar
 	dirty   bool
 	listens bool
 }
@@ -99,7 +100,7 @@ func (p *httpProxy) routes(port uint32, host string) bool {
 // Sidecar listens on the service's port, and the HTTP proxy does not route to the service.
 func (p *httpProxy) displaced(v *ProxyView, s *sidecar, host string) []object.Problem {
 	service := s.scope.ImportedService(v.world, host)
-	if p.OfMesh || service == nil { // a service reports the proxy of MeshConfig as an address in use
+	if p.OfMesh || service == nil { // the proxy of MeshConfig is reported as an address in use
 		return nil
 	}
 	port := service.Port(p.Port)

@@ -7,7 +7,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// tableKey has everything except the Mesh on which a table of names depends.
+// tableKey has everything, except the mesh, on which a table of names depends.
 type tableKey struct {
 	namespace string
 	sidecar   *object.Object

@@ -24,7 +24,7 @@ type EnvoyFilterOverride struct {
 	Refused lastgood.Objects `json:"refused,omitempty"`
 }
 
-// override is a EnvoyFilterOverride that is applied.
+// override is an EnvoyFilterOverride that is applied.
 type override struct {
 	EnvoyFilterOverride
 	set  *patch.Set
@@ -92,7 +92,7 @@ func (v *ProxyView) setOf(r *resource.Resource) *patch.Set {
 	return set
 }
 
-// differing returns those objects that have no equal among others.
+// differing returns those objects that equal none of the others.
 func differing(objects, others []*object.Object) (found []*object.Object) {
 	for _, o := range objects {
 		if !slices.ContainsFunc(others, func(p *object.Object) bool { return object.Equal(o, p) }) {

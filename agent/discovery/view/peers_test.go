@@ -70,8 +70,8 @@ func TestExposed_ApplicationListensBesideTheProxy(t *testing.T) {
 	}
 }
 
-// TestExposed_ProxyOnTheSamePort: an application on the loopback is not exposed by a proxy that
-// listens on the same port of another address.
+// TestExposed_ProxyOnTheSamePort: the proxy's listener on the host's address does not expose the
+// application on the same port of the loopback. A listener on another address does.
 func TestExposed_ProxyOnTheSamePort(t *testing.T) {
 	node := model.Node{Type: model.Sidecar, Namespace: meshtest.Namespace, Identity: true,
 		Labels: map[string]string{"app": "a"}, Addresses: []string{"10.8.0.1"}}

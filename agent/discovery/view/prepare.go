@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// manyHosts is the number of hosts from which services are translated by other processors, too.
+// manyHosts is the minimum number of services that other processors help to translate.
 const manyHosts = 64
 
 // prepare translates services that are not cached while the caller does something else, on the
@@ -50,7 +50,7 @@ func (c *Cache) prepare(w *model.Mesh, node model.Node, services []*model.Servic
 	})
 }
 
-// translate sets the result, and reports whether it could.
+// translate sets the result. It returns false if the translation panics.
 func (t *translated) translate(m *mesh.Config, node model.Node) (ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -2,7 +2,7 @@ package view
 
 import "maps"
 
-// readers records which hosts were read to translate a host, in both directions.
+// readers records, in both directions, which hosts the translation of each host reads.
 type readers struct {
 	byRead   map[string]map[string]struct{}
 	byReader map[string]map[string]struct{}

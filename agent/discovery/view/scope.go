@@ -13,7 +13,7 @@ import (
 )
 
 // rescope determines which Sidecar applies, if that may have changed. If another one applies, it
-// returns a Touched for everything.
+// returns a ChangeSummary of everything.
 func (s *sidecar) rescope(v *ProxyView, touched model.ChangeSummary) model.ChangeSummary {
 	if s.scope != nil && !touched.SidecarsChanged {
 		return touched
@@ -117,7 +117,7 @@ func proxyCluster(policy model.OutboundPolicy) string {
 		policy.EgressProxy.Host)
 }
 
-// egressProxy is the scope's egress proxy in the records of readers.
+// egressProxy identifies the scope's egress proxy as a reader in readers.
 const egressProxy = "\x00egressProxy"
 
 // readProxy records the egress proxy for unknown traffic as a reader of its host, so that the host

@@ -63,7 +63,7 @@ func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.O
 	}
 }
 
-// reread marks the secrets as changed that are read from one of the files.
+// reread marks the secrets that are read from one of the files as changed.
 func (s *secrets) reread(files map[string]bool) {
 	for secret := range s.users {
 		if slices.ContainsFunc(secret.Files(), func(path string) bool { return files[path] }) {

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// telemetryReader stands for the services that receive logs and spans in the records of readers.
+// telemetryReader identifies the services that receive logs and spans as a reader in readers.
 const telemetryReader = "\x00telemetry"
 
 // telemetry configures what a proxy's listeners log and trace. Listeners of a gateway have the mode

@@ -69,8 +69,8 @@ func (v *ProxyView) TelemetryOrigins() []resource.Origin {
 	return slices.Concat(v.telemetry.client.Origins, v.telemetry.server.Origins)
 }
 
-// observed returns a translated resource to publish: without what Telemetries add if the client
-// refused the resource with it.
+// observed returns the version of a translated resource to publish: without what Telemetries add,
+// if the client refused the resource because of that.
 func (v *ProxyView) observed(r *resource.Resource) *resource.Resource {
 	if u := v.unobserved[r.Key()]; u == nil || u.failed {
 		return r

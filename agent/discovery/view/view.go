@@ -303,8 +303,8 @@ func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Mer
 	return t.out
 }
 
-// find returns the cached translation of the service, DestinationRule and reader key in like; nil
-// if there is none.
+// find returns the cached translation with the service, DestinationRule and ClusterVariantKey of
+// like; nil if there is none.
 func (c *Cache) find(like translated) *translated {
 	for i, t := range c.byHost[like.service.Host] {
 		if t.service == like.service && t.rule == like.rule && t.reader == like.reader {
@@ -314,8 +314,8 @@ func (c *Cache) find(like translated) *translated {
 	return nil
 }
 
-// routesHTTP reports whether a VirtualService has HTTP routes, or would have some without its
-// problems.
+// routesHTTP reports whether a VirtualService has HTTP routes, or has problems that may have
+// removed its HTTP routes.
 func routesHTTP(r *model.MergedVirtualService) bool {
 	return r != nil && len(r.HTTP)+len(r.Problems) > 0
 }
