@@ -63,7 +63,7 @@ func shadowedProxyConfigs(world *model.Mesh, node model.Node) (problems []Proble
 	return problems
 }
 
-// withProcess adds the settings of the proxy's process to an explanation, as a further step, if
+// withProcess adds the settings of the proxy's process to an explanation, as the first step, if
 // ProxyConfigs set any.
 func withProcess(to explain.Answer, settings ProxySettings) explain.Answer {
 	if len(settings.Objects) == 0 {

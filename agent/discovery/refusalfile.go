@@ -69,8 +69,8 @@ func (s *Server) inheritRefusals(v *served) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
 
-// forgetRefusals drops retained refusals if a view of the same proxies, which has not inherited
-// them, has existed for longer than idleAfter. Callers hold mu.
+// forgetRefusals drops retained refusals once a view of the same proxies (by node or name) has
+// existed for longer than idleAfter. Callers hold mu.
 func (s *Server) forgetRefusals(now time.Time) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool {
 		for _, v := range s.views {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// UnreadableSecretFiles checks the current certificate files of all proxies. By the name of the
-// secret, it returns the problem of each file that a proxy starting now could not read.
+// UnreadableSecretFiles checks the current certificate files of all proxies. By the name of a
+// secret, it returns the problem of a file that a proxy could not read if it started now.
 func (s *Server) UnreadableSecretFiles() map[string]Problem {
 	if s.certificates == nil {
 		return nil // the files are on other hosts

@@ -11,8 +11,10 @@ import (
 const (
 	// idleAfter is how long a view without a proxy is retained, for a proxy that restarts or
 	// reconnects.
-	idleAfter       = 10 * time.Minute
-	evictAfter      = 30 * time.Second // used instead of idleAfter once there are MaxViews views
+	idleAfter = 10 * time.Minute
+	// used instead of idleAfter for views that all proxies have left, and once a limit of views is
+	// reached
+	evictAfter      = 30 * time.Second
 	defaultMaxViews = 4096
 )
 
@@ -22,9 +24,10 @@ type served struct {
 	namespace string    // namespace of objects that name none; see ownDefault
 	requested time.Time // time of the last request for its feed
 	// first proxy that accepted resources of the view, see proxyName; "": none yet
-	proxy   string
-	stream  uint64 // newest stream that accepted resources of the view
-	shared  bool   // more than one proxy has accepted resources of the view
+	proxy string
+	// number of the newest stream on which a proxy accepted resources of the view
+	stream  uint64
+	shared  bool // more than one proxy has accepted resources of the view
 	kind    kind
 	created time.Time
 	owner   string // identity against whose limit the view counts; see MaxViewsPerIdentity

@@ -87,8 +87,8 @@ func (n denial) kinds() []object.Kind {
 	return all
 }
 
-// isDenial reports whether an object is a denial, which replaces an unreadable policy. Only denials
-// have names that are not DNS subdomains.
+// isDenial reports whether an object is a denial, which replaces an unreadable policy. The name of
+// a denial, unlike that of any other AuthorizationPolicy, is not a DNS subdomain.
 func isDenial(o *object.Object) bool {
 	return o.Kind == object.AuthorizationPolicy && !isSubdomain(o.Name)
 }

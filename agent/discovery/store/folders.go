@@ -86,10 +86,10 @@ func (s *Store) expectFolders(inodes map[string]uint64) {
 	}
 }
 
-// suspect marks the empty directories below the configured path root, and the targets of links, as
-// missing: each may be the mount point of a file system with policies. It does so once per path,
-// and only with Options.PolicyRecordsIncomplete, when the store does not know which directories had
-// policies.
+// suspect marks as missing the empty directories below the configured path root, and the links
+// without a target: policies may be on a file system that is not mounted there. It does so once per
+// path, and only with Options.PolicyRecordsIncomplete, when the store does not know which
+// directories had policies.
 func (s *Store) suspect(root string, found map[string]folderID, links []string) {
 	if _, ok := found[root]; !ok || !s.suspicious[root] {
 		return

@@ -20,8 +20,8 @@ const (
 	extensionsGroup = object.ExtensionsGroup
 )
 
-// groups maps Istio's API groups to whether unknown kinds of the group may restrict access. Kinds
-// of unknown groups may.
+// groups maps Istio's API groups to whether unknown kinds of the group may restrict access. For
+// other groups, see restrictingGroup.
 var groups = map[string]bool{securityGroup: true, extensionsGroup: true, apiGroup: false,
 	telemetryGroup: false, "install.istio.io": false}
 

@@ -29,7 +29,7 @@ const (
 	ofConnections
 )
 
-// Istio's names of access loggers. They are also the names of logs for providers that name none.
+// Istio's names of access loggers.
 const (
 	fileLogName = "envoy.access_loggers.file"
 	httpLogName = "envoy.access_loggers.http_grpc"
@@ -37,8 +37,8 @@ const (
 	otelLogName = "envoy.access_loggers.open_telemetry"
 )
 
-// peerStates are the filter state objects of Istio's own filters that istiod sends to gRPC access
-// log services. Envoy omits those that do not exist.
+// peerStates are the filter state objects of Istio's own filters. As with istiod, Envoy sends them
+// to gRPC access log services whose provider names no others. Envoy omits those that do not exist.
 var peerStates = []string{"upstream_peer", "downstream_peer"}
 
 func accessLogger(name string, config proto.Message) *accesslogv3.AccessLog {
@@ -168,8 +168,8 @@ var failureFlags = []string{"UF", "UC", "UT", "UH"}
 // slowly. Envoy drops and counts entries beyond it.
 const failureBuffer = 4 << 10
 
-// failures returns the access log of requests that a backend refused or did not answer. Envoy sends
-// it to the access log service in a cluster.
+// failures returns the access logger of requests or connections with one of failureFlags. Envoy
+// sends the entries to the access log service in a cluster.
 func failures(cluster string, what logged) *accesslogv3.AccessLog {
 	common := &grpclogv3.CommonGrpcAccessLogConfig{LogName: "failures",
 		TransportApiVersion: corev3.ApiVersion_V3, GrpcService: grpcService(cluster, ""),

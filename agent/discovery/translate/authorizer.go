@@ -39,8 +39,8 @@ const (
 		"ServiceEntry has"
 )
 
-// authorizer returns the cluster and the host of an external authorizer. The error says why the
-// authorizer cannot be used.
+// authorizer returns the cluster and the host of an external authorizer; why explains why it cannot
+// be used.
 func (a *AuthorizationFilters) authorizer(w *model.Mesh, name string,
 	providers int) (cluster, host, why string) {
 	if providers > 1 {

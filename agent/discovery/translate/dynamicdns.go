@@ -104,7 +104,8 @@ func detectRequests(l *listenerv3.Listener, m *mesh.Config) {
 	detection(l, cmp.Or(m.ProtocolDetectionTimeout, firstBytes))
 }
 
-// firstBytes is how long a captured connection waits for the client's first bytes.
+// firstBytes is how long a captured connection waits for the client's first bytes, unless
+// MeshConfig sets protocolDetectionTimeout.
 const firstBytes = 100 * time.Millisecond
 
 // ownAddresses are addresses that lead to this host itself. A resolved host with such an address

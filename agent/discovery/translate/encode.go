@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Limits that Envoy enforces on values in its configuration.
+// Common numbers and addresses in Envoy's configuration.
 const (
 	unlimited = math.MaxUint32
 	anyIPv4   = "0.0.0.0"

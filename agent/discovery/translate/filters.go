@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Names of HTTP filters that have per-route settings.
+// Names of the HTTP filters of outbound listeners. The first two have per-route settings.
 const (
 	corsFilter   = "envoy.filters.http.cors"
 	faultFilter  = "envoy.filters.http.fault"

@@ -75,7 +75,8 @@ func newManager(statPrefix string, m *mesh.Config, t *Telemetry) *hcmv3.HttpConn
 	return manager
 }
 
-// asServer makes a connection manager forward the application's server header.
+// asServer sets what Istio sets for inbound connections: the server header of responses, and the
+// client's certificate, which is appended to x-forwarded-client-cert.
 func asServer(manager *hcmv3.HttpConnectionManager) {
 	manager.ServerName = serverName
 	manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD

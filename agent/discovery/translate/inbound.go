@@ -226,7 +226,7 @@ func (in InboundListener) manager(m *mesh.Config, cluster string) (*listenerv3.F
 		port, portName, statPrefix = 0, "http", cluster
 	}
 	manager := newManager(statPrefix, m, &in.Telemetry)
-	// remove all HTTP filters but the router: inbound managers have no others
+	// remove the filters for faults and CORS, which only outbound routes configure
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	in.SecurityFilters.addTo(manager, inbound(in.Port))
 	asServer(manager)

@@ -31,7 +31,8 @@ func policyFor(rule *model.MergedDestinationRule, port uint32, subset string) po
 
 // override merges the traffic policy by into p, and returns the result. As in Istio, each section
 // of by, such as connectionPool, completely replaces the same section of p. If by has settings for
-// the port, they replace all of p, and sections that they lack get defaults.
+// the port, they replace the sections that a port can have (load balancer, connection pool, outlier
+// detection and TLS), and those of these sections that they lack get defaults.
 func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by == nil {
 		return p

@@ -88,7 +88,7 @@ func (c *checker) rewrite(field string, r *networking.HTTPRewrite) {
 	}
 }
 
-// substitution checks that the regular expression has the groups to which the rewrite refers as \1
+// substitution checks that the regular expression has the groups to which the rewrite refers as \0
 // to \9.
 func (c *checker) substitution(field string, r *networking.RegexRewrite) {
 	if r.Rewrite == "" {

@@ -19,8 +19,7 @@ const (
 var targets = map[string]string{"Service": "", "ServiceEntry": object.NetworkingGroup,
 	model.GatewayTargetKind: model.GatewayTargetGroup, "GatewayClass": model.GatewayTargetGroup}
 
-// targeted checks the fields that select the workloads of an AuthorizationPolicy or
-// RequestAuthentication.
+// targeted checks the fields that select the workloads of a policy, a Telemetry or an extension.
 func (c *checker) targeted(p interface {
 	GetSelector() *types.WorkloadSelector
 	GetTargetRef() *types.PolicyTargetReference

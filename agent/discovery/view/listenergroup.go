@@ -73,8 +73,8 @@ type listenerGroup struct {
 	members []member
 }
 
-// groups distributes the members of a port among listeners. The listener on the common address
-// comes first.
+// groups distributes the members of a port among listeners by address. Members without an address
+// of their own share the listener at the common address at.
 func (p *port) groups(at bindAddress) []listenerGroup {
 	members := slices.SortedFunc(maps.Values(p.members), func(a, b member) int {
 		if a.older(b) {

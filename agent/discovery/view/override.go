@@ -173,7 +173,8 @@ func (v *ProxyView) RestoreEnvoyFilterOverrides(all []EnvoyFilterOverride) {
 	}
 }
 
-// RetryEnvoyFilterOverrides ends all overrides, and sends refused resources to clients again.
+// RetryEnvoyFilterOverrides ends all overrides, publishes omitted Telemetries, and sends refused
+// resources to clients again.
 func (v *ProxyView) RetryEnvoyFilterOverrides() {
 	if len(v.patches.overrides) > 0 {
 		originals := map[resource.Key]*resource.Resource{}

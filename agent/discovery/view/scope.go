@@ -94,9 +94,10 @@ func (s *sidecar) fallback(v *ProxyView) string {
 	return translate.PassthroughCluster
 }
 
-// unknown returns the virtual host for requests to unknown hosts. Without interception the original
-// destination is not known, so requests can only be forwarded to a proxy, or to the addresses in
-// DNS, unless remote hosts may reach the listener at the address.
+// unknown returns the virtual host for requests to unknown hosts on a listener. Without
+// interception the original destination is not known, so requests can only be forwarded to the
+// egress proxy, or to the addresses in DNS. The latter are blocked if remote hosts may reach the
+// listener.
 func (s *sidecar) unknown(v *ProxyView, at bindAddress) *routev3.VirtualHost {
 	switch policy := s.scope.OutboundPolicy(v.world); {
 	case policy.DynamicDNS && at.isReachable():

@@ -254,7 +254,7 @@ func (v *ProxyView) orphanedBindings() {
 	v.report("bindings", problems)
 }
 
-// Cache shares translated services between views.
+// Cache shares translated services, parsed EnvoyFilters and tables of names between views.
 type Cache struct {
 	byHost   map[string][]translated
 	byFilter map[*object.Object]*patch.EnvoyFilter
@@ -275,7 +275,8 @@ func NewCache() *Cache {
 		tables: map[tableKey]*resource.Resource{}}
 }
 
-// Drop removes the translated services of changed hosts.
+// Drop removes the translated services of changed hosts, and parsed EnvoyFilters if any has
+// changed.
 func (c *Cache) Drop(touched model.ChangeSummary) {
 	for host := range touched.ChangedHosts {
 		delete(c.byHost, host)
