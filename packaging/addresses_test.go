@@ -43,15 +43,16 @@ func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h.expect("*:15020\n0.0.0.0:15090",
 		"ss -Hlnt 'sport = 15020 or sport = 15090' | awk '{print $4}' | sort")
 
-	// Install the release again: now the defaults are the new release's.
+	// A reinstallation writes no 00-listen-addresses.toml: the installed release already has the
+	// new defaults.
 	h.script("dpkg -i " + deb(newPlace, newVersion))
 	h.script("rm /etc/outrider/conf.d/00-listen-addresses.toml && dpkg -i " + deb(newPlace,
 		newVersion))
 	h.expect("", "ls /etc/outrider/conf.d | grep 00- || true")
 }
 
-// TestUpgrade_MovesApplicationsToTheirGroup checks that an upgrade adds the applications' users in
-// group outrider-envoy to group outrider-xds, and tells the administrator.
+// TestUpgrade_MovesApplicationsToTheirGroup checks that an upgrade adds those users of applications
+// that are in group outrider-envoy to group outrider-xds, and prints their names.
 func TestUpgrade_MovesApplicationsToTheirGroup(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

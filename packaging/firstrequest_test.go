@@ -19,7 +19,7 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.EnvoyPath(t)) + ":/opt/envoy"}})}
 	h.script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 	h.saysFirstSteps(h.script(installDeb + deb(oldPlace, oldVersion)))
-	// An Envoy that only the caller's $PATH contains does not matter.
+	// An envoy that is found only with the caller's $PATH has no effect.
 	h.script("install -D /bin/true /opt/shims/envoy")
 	readme, err := os.ReadFile("README.Debian")
 	if err != nil {

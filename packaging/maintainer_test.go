@@ -10,7 +10,7 @@ const (
 	faulty    = "/opt/faulty"
 	faultyOld = faulty + "/outrider_" + oldVersion + "-1_amd64.deb"
 	faultyNew = faulty + "/outrider_" + newVersion + "-1_amd64.deb"
-	clashing  = faulty + "/clashing.deb" // the new version with a file of another package
+	clashing  = faulty + "/clashing.deb" // the new version, plus a file that another package owns
 	rival     = faulty + "/rival.deb"    // conflicts with outrider and replaces it
 	breaking  = faulty + "/breaking.deb" // breaks outrider
 )

@@ -84,7 +84,8 @@ func (h *pathHost) expectState(want string) {
 	if state == absent || state == removed {
 		h.nothingRuns()
 	}
-	// in state half-configured the file remains, because the next attempt to configure needs it
+	// /run/outrider.returns remains in state half-configured: the next attempt to configure needs
+	// it
 	if !strings.HasPrefix(state, "half-configured") {
 		h.expect("", "ls /run/outrider.returns 2>/dev/null || true")
 	}

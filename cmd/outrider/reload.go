@@ -109,7 +109,8 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	}
 }
 
-// onRequest returns a note if the new epoch was requested, but required by no change.
+// onRequest returns the remark of a reload that started an epoch only because the user requested
+// one; "" if a changed key needed the epoch or none was started.
 func onRequest(r api.ReloadResult) string {
 	if !r.NewEpochNotRequired {
 		return ""

@@ -22,7 +22,7 @@ import (
 
 // app is one run of the command line.
 type app struct {
-	in       io.Reader // terminal that answers questions; nil: standard input is no terminal
+	in       io.Reader // reads answers to questions; nil: standard input is no terminal
 	out, err io.Writer
 	now      func() time.Time
 	colour   bool // standard output is a terminal with colour
@@ -31,7 +31,8 @@ type app struct {
 	paths    paths
 	maker    blueprint.Builder // makes the blueprint (bootstrap and command line) of a configuration
 	unit     func(ctx context.Context, unit string) unitState
-	// indexTime bounds a request to the index of Python packages.
+	// indexTime limits a request to the Python package index, from which Envoy's versions are
+	// listed.
 	indexTime time.Duration
 
 	instance string
@@ -173,7 +174,8 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// firstSteps are the commands that lead from an installed package to the first response.
+// firstSteps are the commands that lead from an installed package to the first response through
+// Envoy.
 const firstSteps = `  outrider envoy install
   cp -r /usr/share/doc/outrider/examples/hello/* /etc/outrider/
   systemctl enable --now outrider

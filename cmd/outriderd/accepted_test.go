@@ -76,8 +76,8 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 						"  configPatches:\n  - applyTo: CLUSTER\n    match: {cluster: {service: "+
 						"web.test}}\n    patch: {operation: MERGE, value: "+value+"}\n"+more)
 			}
-			// Clusters are sent first: Envoy refuses the cluster, and never receives the invalid
-			// listener.
+			// bad makes Envoy refuse both the cluster and the listener. Clusters are sent first, so
+			// Envoy never receives the invalid listener.
 			bad := func() {
 				patch("{lb_policy: CLUSTER_PROVIDED}",
 					"  - applyTo: LISTENER\n    patch: {operation: MERGE, value: {access_log: "+

@@ -63,8 +63,10 @@ func TestCollectors_FailuresAreReported(t *testing.T) {
 	t.Cleanup(func() { _ = endless.Close() })
 	go func() { _ = endless.Serve(listener) }()
 	for name, test := range map[string]struct {
-		port         int
-		logs, zipkin []string // texts in the status while traces go to otel (logs), or to zipkin
+		port int
+		// expected texts in the status: logs while traces go to otel, zipkin while they go to
+		// zipkin
+		logs, zipkin []string
 	}{
 		"gone": {parts.FreePort(t), []string{"als.test%s cannot connect", "otellog.test%s cannot connect",
 			"otel.test%s cannot connect", "drops log entries for OpenTelemetry"},

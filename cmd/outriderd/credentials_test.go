@@ -76,8 +76,8 @@ spec:
     connectionPool: {http: {maxRequestsPerConnection: 1}} # Envoy keeps connections when roots change
 `
 
-// credentials is a router without an identity provider. Its Gateways and DestinationRules name
-// credentials, which are files.
+// credentials is an agent with node type router and without an identity provider. Its Gateways and
+// DestinationRules name credentials, which are files.
 type credentials struct {
 	*rig.Rig
 	t                *testing.T

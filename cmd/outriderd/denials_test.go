@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// deniedKinds has one policy of each kind, by file name, for the same workload. Each policy denies
-// one of the requests of denials.answers.
+// deniedKinds has one AuthorizationPolicy, one RequestAuthentication and one PeerAuthentication for
+// the same workload, by file name. Each denies one of the requests of denials.answers.
 var deniedKinds = map[string]string{
 	"mesh.d/access.yaml": `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy

@@ -26,10 +26,10 @@ spec:
         type_url: type.googleapis.com/outrider.test.Unknown, value: {edit: %d}}}}
 `
 
-// TestDenials_RefusedByEnvoy changes an EnvoyFilter, and adds a policy for the same listener, at
-// once. Envoy refuses the listener because of the changed EnvoyFilter. If Envoy accepts the
-// listener with the previous EnvoyFilter and the policy, that is in force. Otherwise the listener
-// remains as it was, without the policy, and the agent is not ready.
+// TestDenials_RefusedByEnvoy changes an EnvoyFilter and, at the same time, adds a policy for the
+// same listener. Envoy refuses the listener because of the changed EnvoyFilter. If Envoy accepts
+// the policy together with the previous EnvoyFilter, the agent applies that combination. Otherwise
+// the listener remains as it was, without the policy, and the agent is not ready.
 func TestDenials_RefusedByEnvoy(t *testing.T) {
 	t.Parallel()
 	const access, tokens, peers, filter = "mesh.d/access.yaml", "mesh.d/tokens.yaml",

@@ -14,7 +14,8 @@ import (
 )
 
 // TestDiskFull_IsSaidUntilThereIsSpace fills the file systems of the state directory and of the
-// access log. The status reports both, and what is lost, until there is space again.
+// access log. Until there is space again, the status reports both, and which data cannot be
+// written.
 func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 
-	// Registers the protobuf type that the bootstrap in set contains.
+	// Registers the protobuf types in the bootstrap that bootstrapServer.set makes.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
@@ -181,7 +181,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 		r.Signal(daemon.Process.Pid, syscall.SIGTERM)
 		daemon.Wait(t, time.Minute)
 		server.requests.Store(0)
-		start() // the second time, the server runs and has a third bootstrap
+		start() // first without the server, then with the server, which has a third bootstrap
 		daemon = r.StartReady()
 		answers("second") // the bootstrap in the agent's cache
 	}

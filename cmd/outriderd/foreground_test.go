@@ -25,7 +25,7 @@ func arguments(t *testing.T, pid int) string {
 }
 
 // An agent in the foreground starts its keeper. The next agent uses the same keeper, which may have
-// re-executed itself. When an agent stops regularly, its keeper ends.
+// re-executed itself. When an agent is stopped by a signal, its keeper ends.
 func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{})

@@ -120,7 +120,7 @@ func (s *hostSecrets) StreamSecrets(
 	}
 }
 
-// TestCredentials_OfAnSDSServerOfTheHost makes the checks of file credentials with credentials
+// TestCredentials_OfAnSDSServerOfTheHost repeats the checks of credentials in files for credentials
 // sds://NAME, which the agent requests from an SDS server of the host.
 func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	t.Parallel()

@@ -97,9 +97,9 @@ func (i *identified) issue() (chain []byte) {
 // be issued by the root.
 func (i *identified) presented() ([]byte, error) { return i.presentedTo(i.root, i.root) }
 
-// presentedTo connects with a certificate of the CA client, and returns the certificate that the
-// listener presents. It returns an error if the CA server has not issued that, or if the listener
-// refuses the client.
+// presentedTo connects with a certificate that client issues, and returns the certificate that the
+// listener presents. It returns an error if server has not issued the listener's certificate, or if
+// the listener refuses the connection.
 func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, error) {
 	chain, key := client.Issue(i.t, pkitest.LeafTemplate("client", time.Hour))
 	pair, err := tls.X509KeyPair(chain, key)

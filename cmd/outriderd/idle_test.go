@@ -49,7 +49,8 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	if e := r.LiveEpoch(); e.Number != 10 {
 		t.Errorf("%+v", e)
 	}
-	// The last epoch makes its parent terminate the epoch before the parent, which takes some time.
+	// The last epoch's parent may still have a parent of its own, which it terminates after some
+	// time.
 	rig.Eventually(t, time.Minute, "two Envoys run at most", func() bool {
 		return len(r.ProcessIDs("envoy")) <= 2
 	})
@@ -98,8 +99,8 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	}
 }
 
-// reloadTelling reloads. It returns how long that took, and until when the reload has announced to
-// wait for clients.
+// reloadTelling reloads. It returns the duration of the reload, and the time until which the reload
+// announced to wait for clients.
 func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Time) {
 	t.Helper()
 	client := api.NewClient(filepath.Join(r.Dir, "run", "outrider.sock"))

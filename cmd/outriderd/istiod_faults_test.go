@@ -198,7 +198,8 @@ ttl = "10s"
 func TestIstiod_RestartOnChange(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "restart_on_change = true\n")
-	i.StartReady() // is live after the first certificate was written to output_dir
+	// Envoy is live only after the agent has written the first certificate to output_dir
+	i.StartReady()
 	first, before := i.awaitAnother(nil), i.LiveEpoch()
 	i.set("restart_on_change = true\nttl = \"1h\"\n")
 	i.awaitAnother(first)

@@ -139,7 +139,7 @@ func (j *joinable) isAsBefore(before map[string]string) {
 	if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
 		j.t.Errorf("files %v, before the join %v", after, before)
 	}
-	// The epoch that the undone join started had the port of the admin interface. A repair, another
+	// The epoch of the undone join occupied the port of the admin interface. A repair, another
 	// epoch that the agent starts by itself, restores the interface.
 	parts.EventuallySees(j.t, time.Minute, "the agent is as before", func() (bool, string) {
 		s := j.status()

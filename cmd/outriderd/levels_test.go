@@ -48,6 +48,7 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	}
 	r.KillAgent()
 	r.StartReady()
-	// A started agent retains the level that the command has set, unless the key has changed.
+	// A restarted agent retains the level that outrider log-level has set, unless the level in the
+	// configuration has changed.
 	eventually("debug")
 }

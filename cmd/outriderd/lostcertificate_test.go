@@ -17,7 +17,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// gateway is a router with a TLS server whose certificate and key are files.
+// gateway is an agent with node type router. It has a TLS server whose certificate and key are
+// files.
 type gateway struct {
 	*rig.Rig
 	port       int

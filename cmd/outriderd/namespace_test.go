@@ -53,7 +53,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 		t.Errorf("after what was refused: %s%s", told.Out, told.Err)
 	}
 	move("bank")
-	move("shop") // to bank and back to shop, while epochs with both namespaces may run
+	move("shop") // epochs with either namespace may run at the same time
 
 	// The last good version of an object that has become invalid remains in force when the
 	// namespace changes, and when another agent starts.

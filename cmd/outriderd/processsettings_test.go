@@ -36,7 +36,7 @@ func settingsRig(t *testing.T, options rig.Options) *rig.Rig {
 func runs(t *testing.T, r *rig.Rig, workers int, environment ...string) {
 	t.Helper()
 	seen := ""
-	for range 2 { // twice, because the first result may be that of an epoch that ends
+	for range 2 { // check twice: the first live epoch may be about to end
 		rig.Eventually(t, time.Minute, fmt.Sprintf("Envoy has %d workers and %v", workers,
 			environment), func() bool {
 			pid := r.LiveEpoch().PID

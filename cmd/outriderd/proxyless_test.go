@@ -185,7 +185,8 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 	}
 }
 
-// An agent whose configuration has no Envoy any more ends the Envoy of the previous agent.
+// An agent that starts with [envoy] enabled = false ends the Envoy that the previous agent left
+// running.
 func TestProxyless_EndsTheEnvoyOfBefore(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

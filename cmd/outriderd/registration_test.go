@@ -88,7 +88,7 @@ func (r *registered) await(limit time.Duration, prefix string) *cluster.Workload
 }
 
 // discoveryd starts an outrider-discoveryd with the same API server, and makes the agent trust its
-// CA. grace is its grace period.
+// CA. grace is the time after which the server removes the WorkloadEntry of a disconnected agent.
 func (r *registered) discoveryd(grace time.Duration) (address string, kill func()) {
 	r.t.Helper()
 	authority := pkitest.NewAuthority(r.t, "server", nil)
@@ -195,8 +195,8 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	}
 }
 
-// The agent's connection moves between two istiods and an outrider-discoveryd with one API server:
-// first because a load balancer moves it, then because the server in use is killed. The
+// Two istiods and an outrider-discoveryd share one API server. The agent's connection moves between
+// them: first because a load balancer moves it, then because the server in use is killed. The
 // WorkloadEntry remains, and receives health reports.
 func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func TestStop_DuringStartLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if daemon.Wait(t, 60*time.Second) != 0 {
-			return nil // the signal has killed it before it handled signals
+			return nil // the signal has killed the agent before it handled signals
 		}
 		return left()
 	}

@@ -48,7 +48,8 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position,
 			"make the folder " + filepath.Join(r.Dir, "none")},
 		{"somebody else's", at(path("taken.sock"), ""), position, "stop that process"},
-		// 105 bytes would fit, but the agent binds a socket under a longer temporary name first.
+		// A path of 105 bytes fits into a socket address, but the agent binds a longer temporary
+		// name first.
 		{"too long", at(path(strings.Repeat("x", 104-len(folder))), ""), position, "shorten it"},
 		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n",
 			badBootstrap(r))), "malformed IP address", ""},

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// A stop under load drains Envoy: clients are requested to reconnect until the listeners close. No
-// request is cut off, and new connections are then refused.
+// A stop under load drains Envoy. While the listeners are open, Envoy requests clients to
+// reconnect; afterwards new connections are refused. No request is cut off.
 func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	daemon := r.StartReady()
@@ -48,8 +48,8 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 // stop ends the starting epoch, and still cuts off no request of the live one.
 func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	t.Parallel()
-	// Envoy keeps its idle connection to the backend for longer than longest, the maximum drain
-	// duration. The idle connection must not delay the stop.
+	// longest is the maximum drain duration. Envoy's idle connection to the backend stays open
+	// longer, and must not delay the stop.
 	const longest = 40 * time.Second
 	// The slow request begins during this minimum drain time, and ends after it.
 	const drain = 4 * time.Second

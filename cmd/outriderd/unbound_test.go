@@ -30,7 +30,7 @@ func healthCheck(settings string) string {
 
 // TestGateway_PortTaken: another program uses ports of Gateways at the start of the agent, when a
 // Gateway is added, and during a reload. Until a port is free, a condition names the Gateway and
-// the program. The agent is unready only while it can bind no port.
+// the program. The agent is unready only while Envoy can bind no port of a Gateway.
 func TestGateway_PortTaken(t *testing.T) {
 	t.Parallel()
 	first, releaseFirst := parts.OccupiedPort(t)
@@ -97,7 +97,8 @@ func TestGateway_PortTaken(t *testing.T) {
 
 	r.WriteFile("mesh.d/other.yaml", edge("free", third, "0.0.0.0"))
 	reports("other.yaml", "free", third)
-	answers("free", free) // its previous port, while the new one is in use
+	// Envoy still serves the Gateway's previous port, because the new one is occupied
+	answers("free", free)
 
 	releaseFirst()
 	answers("first", first)

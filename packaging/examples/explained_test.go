@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// explained has a request for each edge, and what mesh explain says of it.
+// explained has, for each example of the first group (edge proxies), the arguments of outrider mesh
+// explain and an expected part of its output.
 var explained = map[string]struct {
 	request []string
 	want    string
@@ -34,8 +35,8 @@ var explained = map[string]struct {
 		"=> forwarded: outbound|443||api.example.com"},
 }
 
-// Each edge is explained, without an agent, with the lines of its own file. The extra examples are
-// explained by TestExtras.
+// TestEdges_AreExplained checks, without an agent, that mesh explain names lines of the example's
+// own file for each edge proxy. TestExtras checks the examples that extend them.
 func TestEdges_AreExplained(t *testing.T) {
 	outrider := rig.Build(t, false).Path("outrider")
 	for _, example := range Groups[0].Examples() {
@@ -48,7 +49,8 @@ func TestEdges_AreExplained(t *testing.T) {
 		x := explained[example.Name]
 		command := exec.CommandContext(t.Context(), outrider, append([]string{"mesh", "explain",
 			"--files", dir, "--type", "router"}, x.request...)...)
-		out, _ := command.CombinedOutput() // the exit status is not 0 if the proxy itself answers
+		// if Envoy itself would respond, mesh explain succeeds with an exit status other than 0
+		out, _ := command.CombinedOutput()
 		if !strings.Contains(string(out), x.want) ||
 			!strings.Contains(string(out), "from "+file+":") {
 			t.Errorf("%s: not %q:\n%s", example.Name, x.want, out)

@@ -106,7 +106,8 @@ func TestCanary(t *testing.T) {
 		}
 		return n
 	}
-	// The mean is 100; allow six standard deviations (9.5) to either side.
+	// The binomial distribution has mean 100 and standard deviation 9.5; allow six of these to
+	// either side.
 	if n := share(); n < 43 || n > 157 {
 		t.Errorf("%d of %d requests reach the canary, about 100 should", n, all)
 	}

@@ -98,7 +98,7 @@ func (s *sandbox) remove(example Example) {
 	}
 }
 
-// outrider runs the command line.
+// outrider runs a command of outrider(1) and returns its output.
 func (s *sandbox) outrider(arguments ...string) (string, error) {
 	s.t.Helper()
 	socket := filepath.Join(s.dir, "run", "outrider.sock")

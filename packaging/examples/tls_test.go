@@ -86,7 +86,8 @@ func TestEastWest(t *testing.T) {
 	s.refuses("another port", ask("outbound_.80_._.orders.internal", "istio"))
 }
 
-// TestCertbot tests the routes; TestCertbot_ObtainsAndRenewsThroughTheProxy follows the comments.
+// TestCertbot tests the routes. In package systemtest, TestCertbot_ObtainsAndRenewsThroughTheProxy
+// runs the commands in the example's comments.
 func TestCertbot(t *testing.T) {
 	s := newSandbox(t, "certbot")
 	ca := newAuthority(t)

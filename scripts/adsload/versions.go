@@ -13,7 +13,8 @@ import (
 type versions struct {
 	mu      sync.Mutex
 	known   map[string]map[string]string // by type and name
-	encoded map[string][]byte            // known as initial_resource_versions, by type; made on demand
+	// field initial_resource_versions, made from known on demand; by type
+	encoded map[string][]byte
 }
 
 // learn records the versions of the resources in an incremental response, and deletes those of

@@ -38,7 +38,7 @@ type agentsResult struct {
 	Move *moveResult `json:"move,omitempty"`
 }
 
-// moveResult is the result of killing one of two servers, which all agents use.
+// moveResult is the result of killing the one of two servers that all agents use.
 type moveResult struct {
 	// Took is the time from kill -9 until the last agent has a response of the remaining server.
 	Took      time.Duration `json:"moved_ns"`
@@ -50,7 +50,7 @@ type moveResult struct {
 	Bytes     int           `json:"bytes_of_responses_after_move"`
 }
 
-// Targets. Clients and server share one machine's CPUs, unlike in a fleet.
+// Performance targets. Clients and server share one machine's CPUs, unlike in a fleet.
 const (
 	agentServices         = 1000
 	mostPerAgent          = 150 << 10
@@ -122,7 +122,7 @@ func (r agentsRun) measure() *agentsResult {
 			loaded = append(loaded, secure.real(t, folder, name, servers))
 		}
 		if loaded[0].connected(t) != servers[0].address {
-			slices.Reverse(servers) // the first server will be killed, so it must be in use
+			slices.Reverse(servers) // kill ends the first server: make that the one in use
 		}
 	}
 	result := &agentsResult{Services: agentServices, Agents: r.agents, Intercepted: r.intercepted}

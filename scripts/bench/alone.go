@@ -20,9 +20,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// static returns a bootstrap with everything that an epoch has: its own bootstrap, with the
-// resources from ADS as static ones. With move, listeners get other ports, so that it can run
-// beside the epoch.
+// static returns a bootstrap equivalent to the configuration of an epoch: the epoch's own
+// bootstrap, with the resources from ADS as static resources. With move, its listeners use other
+// ports, so that an Envoy with this bootstrap can run beside the epoch.
 func static(t *stage, r *rig.Rig, move bool) map[string]any {
 	t.Helper()
 	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/config_dump?include_eds",

@@ -25,7 +25,7 @@ import (
 type captureResult struct {
 	Connections int           `json:"connections"` // number of connections of each kind
 	Direct      time.Duration `json:"direct_ns"`   // connections to a port of Envoy
-	Captured    time.Duration `json:"captured_ns"` // to another host, so Envoy receives them
+	Captured    time.Duration `json:"captured_ns"` // to another host, but redirected to Envoy
 	// Excluded is like Captured, with 1,000 excluded ports and networks in the rules.
 	Excluded time.Duration `json:"excluded_ns"`
 }

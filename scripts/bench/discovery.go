@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// discoveryResult compares the embedded server with istiod: same files, same clients, one run.
+// discoveryResult compares outrider-discoveryd with istiod: same files, same clients, one run.
 type discoveryResult struct {
 	Rows    []*discoveryRow `json:"rows"`
 	Sustain *sustainResult  `json:"sustain"`
@@ -51,7 +51,7 @@ const (
 	mostStartRSS         = 120 << 20
 )
 
-// compareDiscovery measures both servers.
+// compareDiscovery measures outrider-discoveryd and istiod.
 func compareDiscovery(t *stage, s settings) any {
 	result := &discoveryResult{}
 	changes := map[int]time.Duration{}
@@ -104,8 +104,8 @@ func (r *discoveryRow) compareTargets(t *stage, s settings) {
 	t.target(s, r.StartRSS <= mostStartRSS, "%d MB after the start", r.StartRSS>>20)
 }
 
-// afterConnect gives the server time to process acknowledgements and garbage of the connecting
-// phase, which do not belong to a change.
+// afterConnect is a pause before changes are measured, in which the server processes the ACKs and
+// collects the garbage of the connecting phase.
 const afterConnect = 3 * time.Second
 
 // discoveryOnce measures one server with one set of files.
@@ -119,7 +119,8 @@ func discoveryOnce(t *stage, s settings, name string, services int) *discoveryRo
 		memory(t, server.process.Process.Pid).RSS
 
 	row.One, _ = connect(t, server, 1, func(*adsload.Load) {})
-	for range 4 { // take the best of five: the first one translates and encodes everything
+	// minimum of five, because in the first one the server also translates and encodes everything
+	for range 4 {
 		one, _ := connect(t, server, 1, func(*adsload.Load) {})
 		row.One = min(row.One, one)
 	}

@@ -211,7 +211,7 @@ func (w sdsWatch) send(t *stage, to *discoveryv3.DiscoveryResponse) {
 	}
 }
 
-// next returns the time when a certificate arrives: the specified one, or any.
+// next returns the time when a certificate arrives: chain or, if chain is nil, any certificate.
 func (w sdsWatch) next(t *stage, chain []byte) time.Time {
 	t.Helper()
 	for {

@@ -38,7 +38,8 @@ const (
 	mostPolicyShare = 2
 )
 
-// comparePolicies measures a change of a policy and of a route in both servers.
+// comparePolicies measures a change of a policy and a change of a route, in outrider-discoveryd and
+// in istiod.
 func comparePolicies(t *stage, s settings) any {
 	var results []*policiesResult
 	for _, name := range []string{"outrider", "istiod"} {
@@ -160,7 +161,8 @@ func policyText(i int, version string) string {
 	return text.String()
 }
 
-// routeText is a route of the host of service 0, which all workloads have.
+// routeText is a VirtualService for the host of service 0, which is in the configuration of all
+// workloads.
 func routeText(version string) string {
 	return "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: route, " +
 		"namespace: ns}\nspec: {hosts: [svc-0.example.com], http: [{headers: {request: {set: " +

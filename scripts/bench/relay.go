@@ -79,7 +79,7 @@ socket = %q
 		{Name: "outriderd", target: "unix:" + socket},
 		{Name: "pilot-agent", target: "unix:" + filepath.Join(istio.folder, "proxy", "XDS")}}}
 	for run := range s.runs + 1 {
-		if run == 1 { // the first connection waits for the agents
+		if run == 1 { // discard the first run, in which connections wait until the agents listen
 			for _, p := range result.Paths {
 				p.First, p.Push, p.Added = nil, nil, nil
 			}

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// mostFlaky is the maximum number of failed tests that are run again. A failed test that then
-// passes alone counts as flaky and does not fail the run.
+// mostFlaky is the maximum number of failed tests that are run again. A test that then passes alone
+// is flaky (see runAgain).
 const mostFlaky = 3
 
 // runAgain runs each failed test once more, alone, and prints the failures. It returns the names of

@@ -85,8 +85,9 @@ func addImplementations(found map[string]implementations, p *packages.Package) {
 	}
 }
 
-// An interface must have two implementations, or a test must have one that replaces the only one.
-// The test compiles all packages again, so it runs only with OUTRIDER_TEST_FULL=1 (make bench).
+// Each interface must have two implementations, one of which may be in a test, unless it is in
+// foreign. The test compiles all packages again, so it runs only with OUTRIDER_TEST_FULL=1 (make
+// bench).
 func TestInterfaces_HaveTwoImplementations(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_FULL") == "" {
 		return

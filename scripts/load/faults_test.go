@@ -121,7 +121,7 @@ func serveHTTP1(f *faulty, conn net.Conn) {
 					"0\r\n\r\n")
 		case "silence":
 			f.expect(OutcomeTimeout)
-			_, _ = io.Copy(io.Discard, reader) // until the client gives up
+			_, _ = io.Copy(io.Discard, reader) // read until the client gives up
 		case "connection: close":
 			f.expect(OutcomeOK)
 			_, _ = io.WriteString(conn,
@@ -212,7 +212,7 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	// The port must not be one at which a connection could connect to itself.
+	// The port is not in the range of ephemeral ports, where a connection could connect to itself.
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	report := runFaults(t, Config{HTTP: address, HTTP2: address, TCP: address})
 	if report.Total == 0 || report.Lost != report.Total {
@@ -299,7 +299,7 @@ func TestHTTP2_CountsFaultsExactly(t *testing.T) {
 			report := runFaults(t, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2,
 				Timeout: patience(fault)})
 			if fault == "graceful GOAWAY" {
-				server.fault = "connection: close" // all requests are answered
+				server.fault = "connection: close" // every request is answered, as with this fault
 			}
 			compare(t, server, report, ClassHTTP2)
 		})

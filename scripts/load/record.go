@@ -52,8 +52,8 @@ func (r *recorder) class(name string) {
 	}
 }
 
-// add counts a request. stall is how late the generator sent it although its stream was idle, such
-// as because the machine was busy.
+// add counts a request. stall is the delay with which the generator sent it although its stream was
+// idle, for example because the machine was busy.
 func (r *recorder) add(class string, intended, ended time.Time, outcome Outcome,
 	stall time.Duration) {
 	r.mu.Lock()

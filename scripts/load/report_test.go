@@ -44,7 +44,8 @@ func TestHistogram(t *testing.T) {
 func TestBlip(t *testing.T) {
 	r := newRecorder(time.Now())
 	r.class(ClassKeepAlive)
-	for i, millis := range []int{90, 3, 4, 20, 7, 5, 30, 2} { // second 0 makes connections
+	// the connections are made in second 0
+	for i, millis := range []int{90, 3, 4, 20, 7, 5, 30, 2} {
 		intended := r.start.Add(time.Duration(i) * time.Second)
 		r.add(ClassKeepAlive, intended, intended.Add(time.Duration(millis)*time.Millisecond),
 			OutcomeOK, 0)

@@ -167,7 +167,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 // Name returns the machine's host name.
 func (m *Machine) Name() string { return m.name }
 
-// Leader returns the machine's PID 1, in the host's PID namespace.
+// Leader returns the PID of the machine's PID 1 in the host's PID namespace.
 func (m *Machine) Leader() int { return m.leader }
 
 // Command returns a command that runs in the machine as root, outside of its units.

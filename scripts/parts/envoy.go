@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// EnvoyProcess is a running EnvoyPath whose admin interface is on a Unix socket.
+// EnvoyProcess is a running Envoy whose admin interface is on a Unix socket.
 type EnvoyProcess struct {
 	*Process
 	Admin http.RoundTripper // connects to the admin interface, whatever the host in the URL
 }
 
-// StartEnvoy starts an EnvoyPath, which is killed when the test ends. bootstrap must place the
+// StartEnvoy starts a real Envoy, which is killed when the test ends. bootstrap must place the
 // admin interface on the Unix socket admin.
 func StartEnvoy(t testing.TB, admin, bootstrap string, arguments ...string) *EnvoyProcess {
 	t.Helper()
@@ -58,14 +58,14 @@ func (e *EnvoyProcess) Stat(name string) int {
 	return stats.Stats[0].Value
 }
 
-// WaitLive waits until EnvoyPath is live: its server state is LIVE.
+// WaitLive waits until Envoy is live: its server state is LIVE.
 func (e *EnvoyProcess) WaitLive(t testing.TB) {
 	t.Helper()
 	Eventually(t, time.Minute, "Envoy is live", func() bool { return e.Get("/ready") != "" })
 }
 
-// FailingEnvoy is a shell script in place of EnvoyPath: it prints a version and options when asked
-// for them, and otherwise exits with an error.
+// FailingEnvoy is a shell script in place of Envoy: it prints a version and options when asked for
+// them, and otherwise exits with an error.
 const FailingEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;

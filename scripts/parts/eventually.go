@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The pause between two calls of a condition is twice as long as the call, so that conditions that
-// run programs leave the processor to what they wait for, and between these limits.
+// Limits of the pause between two calls of a condition. The pause is twice as long as the call, so
+// that a condition that runs programs leaves most of the processor time to the tested programs.
 const (
 	leastPause = 5 * time.Millisecond
 	mostPause  = 500 * time.Millisecond

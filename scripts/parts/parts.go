@@ -1,5 +1,5 @@
-// Package parts provides the real servers, such as EnvoyPath and istiod, and the helpers that tests
-// and benchmarks share.
+// Package parts provides the real servers, such as Envoy and istiod, and the helpers that tests and
+// benchmarks share.
 package parts
 
 import (
@@ -35,7 +35,7 @@ var envoy = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// EnvoyPath returns the path of a real EnvoyPath. The first call downloads it.
+// EnvoyPath returns the path of a real Envoy. The first call downloads it.
 func EnvoyPath(t testing.TB) string {
 	t.Helper()
 	path, err := envoy()

@@ -61,13 +61,13 @@ func (r *Rig) GetThroughEnvoy(path string) (int, string, error) {
 	return r.GetHostThroughEnvoy("web.test", r.Ports.HTTP, path)
 }
 
-// GetSlowThroughEnvoy is like Get with a longer timeout, for slow responses such as that of
-// /sleep/8s.
+// GetSlowThroughEnvoy is like GetThroughEnvoy with a longer timeout, for slow responses such as
+// that of /sleep/8s.
 func (r *Rig) GetSlowThroughEnvoy(path string) (int, string, error) {
 	return get("web.test", r.Ports.HTTP, path, time.Minute)
 }
 
-// GetHostThroughEnvoy is like Get with another Host header and port. It uses a new connection.
+// GetHostThroughEnvoy is like GetThroughEnvoy with another Host header and port.
 func (r *Rig) GetHostThroughEnvoy(host string, port int, path string) (int, string, error) {
 	return get(host, port, path, 5*time.Second)
 }

@@ -245,8 +245,8 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	if now := h.MainPID("outrider"); now != agent {
 		t.Errorf("agent %d became %d", agent, now)
 	}
-	// At a restart, the agent queries the type of systemd's job over the bus, so that Envoy
-	// continues. The notification of systemd needs no bus.
+	// An agent that is stopped reads the type of systemd's job over the bus: Envoy continues if it
+	// is a restart. That must work after the bus was restarted.
 	before := h.LiveEpoch().PID
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
 	if now := h.LiveEpoch().PID; now != before {

@@ -46,7 +46,8 @@ func TestCanary_FoundNowhere(t *testing.T) {
 		h.Script("chgrp outrider /etc/outrider/conf.d/" + name +
 			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
-	var probes []string // for the keys of [health], of which only one probe may be set at a time
+	// files for the keys of [health]: only one probe may be configured at a time
+	var probes []string
 	for i, key := range config.SecretKeys() {
 		text := validCanary(t, i, key)
 		if strings.HasPrefix(key, "health.") {

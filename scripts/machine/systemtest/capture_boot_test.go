@@ -7,7 +7,7 @@ import (
 )
 
 // atBoot is a script that installs a unit to be started before the agent at each boot. The unit
-// creates the host of outside, sends it one request, and writes the result to /var/called.
+// creates the other host (see outside), sends it one request, and writes the result to /var/called.
 const atBoot = `set -eu
 cat >/etc/outside.sh <<'END'
 ` + outside + `until ip netns exec far curl -s -o /dev/null http://198.51.100.9/; do sleep 0.1; done
@@ -28,8 +28,9 @@ END
 systemctl daemon-reload
 systemctl enable outside.service outrider.service`
 
-// At a boot, connections are neither captured nor refused before Envoy serves. The exception is
-// fail = "closed" with the early unit, which refuses them, unless the configuration is invalid.
+// TestCapture_Boot sends outbound requests during boots, before Envoy serves. They are neither
+// captured nor refused, unless outrider-capture-early.service is enabled and [capture] fail is
+// "closed". That unit refuses them, but not with an invalid configuration.
 func TestCapture_Boot(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

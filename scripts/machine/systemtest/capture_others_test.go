@@ -102,8 +102,8 @@ func (h *Host) reaches(servers ...string) {
 	})
 }
 
-// The nftables rules of Outrider and those of other programs do not affect each other when either
-// are restarted. No request is lost.
+// The nftables rules of Outrider and those of other programs do not affect each other when one of
+// them is reloaded or restarted. No request is lost.
 func TestCapture_BesideOtherFirewalls(t *testing.T) {
 	h := newHost(t, machine.Options{BindMounts: []string{packages(t,
 		"firewalls") + ":/opt/firewalls"},

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// interception is a configuration that captures connections to the network of the host of outside.
+// interception is a configuration that captures connections to the networks of the other host (see
+// outside).
 const interception = `
 [capture]
 mode = "redirect"

@@ -83,7 +83,8 @@ func TestSecrecy_KeysOfDiscoverydAreNowhere(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, filepath.Dir(parts.BuildProgram(t, "outrider-discoveryd"))+":/opt/discoveryd")
 	h.Script(installDiscoveryd)
-	// The agent authenticates with the token for its first certificate, and with that for xDS.
+	// The agent authenticates with the token to obtain its first certificate, and with that
+	// certificate for xDS.
 	h.Script("outrider join localhost --token /srv/web.token --ca /etc/outrider/ca/root.pem")
 	h.MustServe()
 	h.Eventually(time.Minute, "the page knows the host, its agent and the end of its certificate",

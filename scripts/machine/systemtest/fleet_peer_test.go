@@ -150,8 +150,8 @@ func (f *fleet) besidePilotAgent() {
 // files writes the files of istioctl for the member to /root/vm. istiod is the address of istiod.
 func (m *member) files(istiod string) {
 	m.t.Helper()
-	// The server forwards the client's connections to istiod. They would be captured if all inbound
-	// ports were, as is the default.
+	// ISTIO_INBOUND_PORTS limits the captured ports, by default all: the server forwards the
+	// client's connections to istiod, which must not be captured.
 	more := map[string]string{
 		"cluster.env": fmt.Sprintf("ISTIO_META_AUTO_REGISTER_GROUP='%s'\nISTIO_SVC_IP='%s'\n"+
 			"ISTIO_INBOUND_PORTS='8080'\n", m.name, m.address),

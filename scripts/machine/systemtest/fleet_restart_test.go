@@ -42,9 +42,9 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: 9000, tcp: 9001}}]
 `}
 
-// restart restarts the agent of each of machines by a hot restart, a restart of the unit and a
-// SIGKILL, and does so the given number of times. Meanwhile from sends load to a service at an
-// address. No request may be lost, and the server's WorkloadEntry must always be healthy.
+// restart reloads the agent of each of machines (a hot restart of Envoy), restarts its unit, and
+// kills it with SIGKILL, each the given number of times. Meanwhile from sends load to a service at
+// an address. No request may be lost, and the server's WorkloadEntry must always be healthy.
 func (f *fleet) restart(times int, from *Host, service, address string, machines ...*Host) {
 	f.t.Helper()
 	now := f.await("True")

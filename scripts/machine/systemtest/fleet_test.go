@@ -250,8 +250,8 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	if failed := failures(); len(failed) > 0 {
 		t.Errorf("%d requests failed when the server joined: %q", len(failed), failed)
 	}
-	// istiod often sends a host that has just registered no inbound listener until the next full
-	// push, which a new service causes.
+	// After the registration of a workload, istiod often sends the workload's inbound listener only
+	// with the next full push. A new service causes one.
 	f.create(meshObject{"serviceentries", `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: push, namespace: vm}

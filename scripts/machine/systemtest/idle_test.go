@@ -17,7 +17,7 @@ const (
 )
 
 // idleProgram limits how many bytes of an idle agent's program file are in memory. Directly after
-// its start twice as many are.
+// the start it is twice as much.
 const idleProgram = 16 << 20
 
 // With capture and DNS configured, the agent, the keeper, outrider-capture and outrider-resolved

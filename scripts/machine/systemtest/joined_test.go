@@ -157,7 +157,7 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 		h := &joinedHost{Host: f.boot(network), name: fmt.Sprintf("v%d", i+1),
 			address: network.Address, gateway: network.Peer}
 		h.Script("ip route add default via " + h.gateway)
-		// It starts before the agent, so it stops after the agent has left the mesh.
+		// web.service starts before the agent, so it stops after the agent has left the mesh.
 		h.WriteText("/etc/systemd/system/web.service", `[Unit]
 Before=outrider.service
 [Service]

@@ -113,8 +113,8 @@ func (s joinedDiscoveryd) route(object string) {
 	s.WriteText("/etc/outrider/mesh.d/routing.yaml", object)
 }
 
-// kill also waits until the lease of the killed process has expired. Workloads that belong to it by
-// then would be removed.
+// kill also waits until the lease of the killed process has expired. Workloads whose registrations
+// still belong to that process would then be removed.
 func (s joinedDiscoveryd) kill() (instance string) {
 	s.t.Helper()
 	before := s.instance()

@@ -123,8 +123,8 @@ func (h *Host) installPackage(version string) {
 func TestNoRequestIsLost(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
-	// The agent must respond within half of this time, which takes a second or two on a busy
-	// machine.
+	// The agent's control loop must respond within half of the watchdog's interval. On a busy
+	// machine that takes up to two seconds.
 	h.WriteText("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "start", "outrider.service")

@@ -40,7 +40,7 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 		{"the agent", "outrider", agent},
 		{"the keeper", "outrider-envoy", keeper},
 		{"Envoy", "outrider", envoy},
-		{"Envoy", "outrider-envoy", envoy}, // this process lacks Envoy's capability
+		{"Envoy", "outrider-envoy", envoy}, // Envoy's user, but without Envoy's capability
 	} {
 		if _, err := h.Run(t.Context(), "runuser", "-u", c.user, "--", "sh", "-c",
 			fmt.Sprintf("exec 3</proc/%d/mem", c.pid)); err == nil {

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// asks is a script that creates the host of outside, starts an application on port 9100 of the
-// machine, and installs two commands. plain calls the application from the other host in plain
+// asks is a script that creates the other host (see outside), starts an application on port 9100 of
+// the machine, and installs two commands. plain calls the application from the other host in plain
 // text, to an IPv4, an IPv6 and a link-local address, and prints the status codes. ask repeats
 // that, and appends a line to /run/asked after each round, and to /run/plain after each round in
 // which the application answered.
@@ -275,7 +275,8 @@ spec:
 	h.status("past mutual TLS port 9101: 1 connection from 198.51.100.9")
 	h.Script("systemctl stop outrider")
 
-	// A path of the mesh configuration does not exist, as before it is mounted.
+	// One path of the mesh configuration does not exist, as if its file system were not mounted
+	// yet.
 	h.WriteText("/etc/outrider/conf.d/70-open.toml",
 		"[discovery]\nfiles = [\"/etc/outrider/mesh.d\", \"/srv/mesh\"]\n")
 	h.Script("systemctl start --no-block outrider")

@@ -36,8 +36,8 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	}
 	h := NewHost(t, folder+":"+debPlace)
 	h.installPackage(earlierVersion)
-	// The agent must respond within half of this time, which takes a second or two on a busy
-	// machine.
+	// The agent's control loop must respond within half of the watchdog's interval. On a busy
+	// machine that takes up to two seconds.
 	h.WriteText("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.Script("systemctl daemon-reload; systemctl start outrider.service")
 	h.MustServe()

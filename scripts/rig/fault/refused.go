@@ -118,7 +118,7 @@ func portInUse(s *Execution) {
 	s.refused("")
 	s.continues(before)
 	before = s.LiveEpoch()
-	// A second time, because the failed start has left initializingFlag set. This reload waits
+	// At the second reload, initializingFlag is still set by the failed start. That reload waits
 	// until the replaced epoch has ended.
 	s.refused("")
 	s.continues(before)
