@@ -51,7 +51,8 @@ type pathHost struct {
 	files map[string]string // output of listing, by kind of state
 }
 
-// listing prints the package's files, what it created, and the digests of the configuration.
+// listing prints the package's files, the files that the package has created, and the digests of
+// the configuration.
 const listing = `find /etc /usr /var -xdev -name '*outrider*' ! -path '/usr/share/doc/*' \
 	! -path '/var/tmp/*' -printf '%p %M %u %g %l\n' | sort
 [ ! -d /etc/outrider ] ||

@@ -64,8 +64,8 @@ func runBySystemd() bool {
 }
 
 // printReload prints the changes and the outcome of a reload. A refusal and mesh problems go to
-// standard error. logged means that the output goes to the journal: it then prints only mesh
-// problems, because the agent has logged everything else.
+// standard error. logged means that the output goes to the journal. printReload then prints only
+// mesh problems, because the agent has logged everything else.
 func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.MeshProblemSummary != "" {
 		defer fmt.Fprintln(a.err, "outrider: "+r.MeshProblemSummary+"; run \"outrider mesh "+

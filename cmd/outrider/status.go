@@ -110,8 +110,8 @@ func (a *app) printStatus(s api.Status) {
 }
 
 // addIdentities adds rows for the identities of the workload, and for the certificates that Envoy
-// presents to clients. Of the latter it shows those that are missing, expired or expire soon, and
-// the number of the others.
+// presents to clients: a row for each that is missing, expired or expires soon, and one with the
+// number of the others.
 func (a *app) addIdentities(d *details, identities []api.Identity) {
 	none, fine, first := true, 0, api.Identity{}
 	for _, i := range identities {

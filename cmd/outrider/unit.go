@@ -148,7 +148,8 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 	}
 }
 
-// serves reports whether the unit of a keeper contains another process than the keeper: an Envoy.
+// serves reports whether the unit of a keeper contains a process other than the keeper, which is
+// then an Envoy.
 func (a *app) serves(unit string) bool {
 	paths, err := filepath.Glob(filepath.Join(a.paths.processes, "[0-9]*", "cgroup"))
 	if err != nil {

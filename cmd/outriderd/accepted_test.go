@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// asking sends requests for /web continuously. stop ends that, and returns a line for each failed
-// request.
+// asking sends requests for /web continuously, until stop is called. stop returns a line for each
+// failed request.
 func asking(r *rig.Rig) (stop func() []string) {
 	done, lost := make(chan struct{}), make(chan []string)
 	go func() {

@@ -22,8 +22,8 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 	u.StartReady()
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[log]\nlevel = ", u.address)
 	levels, turn := []string{`"info"`, `"debug"`}, 0
-	// The agent reads the statistics every minute, and also after a change of a [live] key, a key
-	// that needs no new epoch.
+	// The agent reads the statistics every minute, and also when a changed key takes effect without
+	// a new epoch, such as log.level.
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()
 		rig.Eventually(t, 90*time.Second, what, func() bool {

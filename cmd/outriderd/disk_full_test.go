@@ -40,8 +40,8 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 			t.Fatal("the file system is not full")
 		}
 	}
-	// The agent checks the file systems every minute, and also after a change of a [live] key, a
-	// key that needs no new epoch.
+	// The agent checks the file systems every minute, and also when a changed key takes effect
+	// without a new epoch, such as log.level.
 	levels, turn := []string{`"debug"`, `"info"`}, 0
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()

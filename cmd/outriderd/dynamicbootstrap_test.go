@@ -60,7 +60,7 @@ func (s *bootstrapServer) StreamAggregatedResources(
 	}
 }
 
-// set replaces the bootstrap. It has a listener on port that responds with text. Its admin
+// set replaces the bootstrap by one with a listener on port that responds with text. Its admin
 // interface, its node and its xDS cluster do not fit this host, so the agent must replace them.
 func (s *bootstrapServer) set(t *testing.T, port int, text string, of ...proto.Message) {
 	t.Helper()

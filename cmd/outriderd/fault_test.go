@@ -31,8 +31,8 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// mostTries bounds the attempts of a run that fails because the machine is too busy: requests that
-// need seconds may then outlive the epochs of the test, which end within three seconds.
+// mostTries bounds the attempts of a run that fails because the machine is too busy. A request that
+// takes seconds may then outlive the epochs of the test, which end within three seconds.
 const mostTries = 3
 
 // try injects a fault, and repeats that if the machine is too busy.

@@ -105,8 +105,8 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 		t.Errorf("outrider certs does not show the next renewal:\n%s", out)
 	}
 
-	// ttl is a [live] key: the agent requests a certificate for ten seconds at once, without a new
-	// epoch.
+	// A change of ttl takes effect without a new epoch: the agent immediately requests a
+	// certificate that is valid for ten seconds.
 	i.set("ttl = \"10s\"\n")
 	if result := i.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())

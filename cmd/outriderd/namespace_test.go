@@ -11,8 +11,8 @@ import (
 )
 
 // TestNamespace_MovesWithItsObjects changes [node] namespace by reloads. The mesh objects name no
-// namespace, so theirs is that of the proxy, and they are visible in no other namespace. Envoy
-// serves them without a lost request.
+// namespace, so they are in the namespace of the proxy, and visible in no other one. Envoy serves
+// them without a lost request.
 func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	t.Parallel()
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"

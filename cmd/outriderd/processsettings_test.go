@@ -133,8 +133,8 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 }
 
 // TestProcessSettings_FewerWorkersLoseNothing reduces the number of workers under load, with the
-// sysctl settings of the package. These make the kernel move connections that a removed worker has
-// not accepted to another worker.
+// sysctl settings of the package. With these, the kernel moves the connections that a removed
+// worker has not accepted yet to the remaining workers.
 func TestProcessSettings_FewerWorkersLoseNothing(t *testing.T) {
 	t.Parallel()
 	if !parts.RerunInOwnNetwork(t) {

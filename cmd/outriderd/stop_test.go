@@ -44,8 +44,8 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	}
 }
 
-// A starting epoch has made the live one close its admin interface, so the agent cannot query it. A
-// stop ends the starting epoch, and still cuts off no request of the live one.
+// A starting epoch has made the live one close its admin interface, so the agent cannot query the
+// live one. A stop ends the starting epoch, and still cuts off no request of the live one.
 func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	t.Parallel()
 	// longest is the maximum drain duration. Envoy's idle connection to the backend stays open

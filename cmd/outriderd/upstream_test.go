@@ -186,7 +186,7 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 }
 
 // A root certificate in istiod's MeshConfig, which PCDS sends, is trusted besides those in
-// root_ca_file. That is also so after a restart of the agent, before an Envoy has connected.
+// root_ca_file. The same holds after a restart of the agent, before an Envoy has connected.
 func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	t.Parallel()
 	root, other := pkitest.NewAuthority(t, "root", nil), pkitest.NewAuthority(t, "other", nil)

@@ -16,13 +16,13 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// edge is the example reverse-proxy with servers for /api/ and none for other paths, to which the
-// extra examples are added one after the other.
+// edge is the example reverse-proxy, to which the extra examples are added one after the other. It
+// has servers for /api/, and none for other paths.
 type edge struct {
 	*sandbox
 	ca    *authority
 	sick  atomic.Bool  // the second server fails its health check
-	spans atomic.Int64 // exports of spans that the collector got
+	spans atomic.Int64 // exports of spans that the collector received
 }
 
 const www, api = "https://www.example.com/", "https://www.example.com/api/"

@@ -167,7 +167,7 @@ func TestRetries(t *testing.T) {
 		t.Errorf("4 POSTs: %d at one server and %d at the other, %d answered with 503",
 			bad, goodAsked.Load(), refused)
 	}
-	// Other clients see no failure. The bad server gets requests until it is ejected.
+	// Other clients see no failure. The bad server receives requests until it is ejected.
 	for i := range 100 {
 		got := s.get(request{url: orders, to: "127.0.0.1:8081"})
 		if got.status != 200 || got.from() != "good" {
@@ -178,7 +178,7 @@ func TestRetries(t *testing.T) {
 	if before < 5 || before > 15 {
 		t.Errorf("the bad server was asked %d times; it should be taken out after 5", before)
 	}
-	// Attempts end after 500 ms, and the client gets an answer within two seconds.
+	// Attempts end after 500 ms, and the client receives a response within two seconds.
 	goodAsked.Store(0)
 	began := time.Now()
 	got := s.get(request{url: orders + "slow", to: "127.0.0.1:8081"})

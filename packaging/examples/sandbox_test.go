@@ -26,14 +26,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sandbox is an installed Outrider with one example. It has its own network, which has only
-// loopback, and its own /etc. The test's servers and requests use that network.
+// sandbox is an installed Outrider with one example. It has its own network namespace, which has
+// only loopback, and its own /etc. The test's servers and requests are in that network namespace.
 type sandbox struct {
 	t    *testing.T
 	etc  string      // mounted over /etc
 	dir  string      // folder for runtime and state files
 	logs string      // mounted at /var/log/outrider
-	work chan func() // runs in the sandbox's network
+	work chan func() // functions to run in the sandbox's network namespace
 }
 
 // etcScript mounts a directory over /etc and executes its remaining arguments. Directories that

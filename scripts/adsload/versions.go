@@ -11,8 +11,8 @@ import (
 // versions are the versions of the resources of one client, or of all clients if they receive the
 // same resources. The zero value is ready for use. It is safe for concurrent use.
 type versions struct {
-	mu      sync.Mutex
-	known   map[string]map[string]string // by type and name
+	mu    sync.Mutex
+	known map[string]map[string]string // by type and name
 	// field initial_resource_versions, made from known on demand; by type
 	encoded map[string][]byte
 }

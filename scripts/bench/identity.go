@@ -57,7 +57,7 @@ func identities(t *stage, s settings) any {
 		defer a.stop()
 		watch := a.subscribe(t)
 		first = watch.next(t, nil).Sub(begun)
-		time.Sleep(warmUp) // the Envoy of pilot-agent starts and uses all processors
+		time.Sleep(warmUp) // meanwhile the Envoy of pilot-agent starts, which uses all processors
 		for range rotations {
 			chain, renamed := a.issue(t, root)
 			pushes = append(pushes, watch.next(t, chain).Sub(renamed))

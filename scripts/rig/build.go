@@ -24,8 +24,9 @@ var built struct {
 
 // Build builds the programs once per test process, in a directory that RemovePrograms removes. With
 // race, outriderd is built with the race detector, and a data race makes it exit with status 66,
-// which no test expects. The other programs are always built without it: it would slow down the
-// keeper, which is the parent of the Envoys, and falsify the measurements of the load generator.
+// which no test expects. The other programs are always built without the race detector, which would
+// slow down the keeper, the parent of the Envoys, and falsify the measurements of the load
+// generator.
 func Build(t testing.TB, race bool) Programs {
 	t.Helper()
 	built.Lock()

@@ -34,9 +34,9 @@ WantedBy=multi-user.target
 // an agent.
 const mostLater = time.Second
 
-// After a boot, the enabled units serve. The time until that is compared with an Envoy without an
-// agent; in the full test, the difference is limited. Broken policies still deny what they denied
-// before the boot.
+// After a boot, the enabled units serve. The time from the start of systemd until then is compared
+// with that of an Envoy without an agent; in the full test, the difference is limited. Broken
+// policies still deny what they denied before the boot.
 func TestBoot(t *testing.T) {
 	h := NewHost(t)
 	h.WriteText("/etc/alone.json", alone)

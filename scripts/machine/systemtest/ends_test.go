@@ -106,7 +106,7 @@ termination_drain_duration = "8s"
 	h.MustServe()
 	t.Logf("started after %v", time.Since(began))
 
-	// A client that stays connected, because a reload waits only for older epochs with clients.
+	// This client stays connected: a reload waits only for older epochs that have clients.
 	h.MustRun(t, "systemd-run", "--quiet", "--unit=client", "bash", "-c",
 		"exec 3<>/dev/tcp/127.0.0.1/81; echo hello >&3; read -r -t 30 line <&3; echo \"got "+
 			"$line\"; exec sleep 600")

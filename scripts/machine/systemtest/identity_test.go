@@ -9,7 +9,7 @@ import (
 )
 
 // With a key that the agent's user cannot read, and an output_dir that its unit cannot write, the
-// agent starts, and at once its status and the commands for checks name the problem and the command
+// agent starts. Its status and the commands for checks immediately name the problem and the command
 // that solves it. The same holds for a key that the group can read, and for files of a Gateway that
 // Envoy cannot read.
 func TestIdentity_FilesTheAgentMayNotUse(t *testing.T) {

@@ -41,8 +41,8 @@ func TestJoined_LifeOfAFleet(t *testing.T) {
 func TestJoined_LifeOfAFleetWithIstiod(t *testing.T) {
 	f := newJoinedFleet(t)
 	f.startIstiod()
-	// istiod decides at a workload's first registration whether it reports its health, so it must
-	// do so from the start
+	// istiod decides at the first registration of a workload whether the workload reports its
+	// health, so the probe must be configured before.
 	for _, h := range f.hosts {
 		h.WriteText("/etc/outrider/conf.d/40-health.toml", joinedHealth)
 	}

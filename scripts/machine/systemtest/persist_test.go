@@ -95,8 +95,8 @@ func (c *certified) condition(code string) bool {
 }
 
 // The agent stores its certificate encrypted, and has it again after a reboot while istiod does not
-// run. On a cloned machine, whose systemd cannot decrypt the key for it, the agent starts without a
-// certificate and reports that.
+// run. On a cloned machine, whose systemd cannot decrypt the agent's key, the agent starts without
+// a certificate and reports that.
 func TestPersist_SealedOverAReboot(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)

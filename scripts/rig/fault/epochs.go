@@ -88,9 +88,10 @@ func parentKilled(s *Execution) { s.parentEnds(syscall.SIGKILL) }
 
 func parentTerminated(s *Execution) { s.parentEnds(syscall.SIGTERM) }
 
-// parentEnds ends the parent of the live epoch by a signal, and waits until the child has requested
-// the termination of its parent, over their socket. In place of the parent, the keeper must
-// respond: otherwise the child would block its main thread and abort ten seconds later.
+// parentEnds ends the parent of the live epoch by a signal. It waits until the child has sent its
+// parent the request to terminate, over the socket of hot restarts. The keeper must respond in
+// place of the parent: otherwise the main thread of the child would block, and the child would
+// abort after ten seconds.
 func (s *Execution) parentEnds(signal syscall.Signal) {
 	s.Helper()
 	parent, child := s.overlap()
