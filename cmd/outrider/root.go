@@ -29,7 +29,7 @@ type app struct {
 	terminal bool // standard error is a terminal, on which progress is shown
 	width    int  // width of standard output in characters; 0: no terminal
 	paths    paths
-	maker    blueprint.Builder // makes the blueprint (bootstrap and command line) of a configuration
+	maker    blueprint.Builder // makes a configuration's blueprint (bootstrap and command line)
 	unit     func(ctx context.Context, unit string) unitState
 	// indexTime limits a request to the Python package index, from which Envoy's versions are
 	// listed.
