@@ -83,10 +83,10 @@ func (h *hostClaims) check(ctx context.Context, loaded *config.Loaded, live bool
 }
 
 // self describes this agent, with the configuration to apply, for the conflict check.
-func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.CheckedAgent {
+func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.AgentToCheck {
 	wants := *loaded
 	wants.Config = config.RetainRestartKeys(h.state.started, loaded.Config)
-	return hostconflict.CheckedAgent{
+	return hostconflict.AgentToCheck{
 		OtherAgent: hostconflict.OtherAgent{Started: h.presence.Since(), Serves: live,
 			Claims: h.state.InForce().Config.Claims()},
 		Name: h.options.Instance, Config: &wants, EnvoyUID: h.link.Connection().Info().UID,
@@ -111,7 +111,7 @@ func checkConflicts(ctx context.Context, options config.Options) (hostconflict.R
 	if err != nil {
 		return hostconflict.Report{}, err
 	}
-	self := hostconflict.CheckedAgent{Name: options.Instance, Config: loaded,
+	self := hostconflict.AgentToCheck{Name: options.Instance, Config: loaded,
 		EnvoyUID: os.Geteuid()}
 	self.OtherAgent, _ = queryAgent(ctx, loaded.Config.Paths.RuntimeDir)
 	if envoys, err := user.Lookup(loaded.Config.Envoy.User); err == nil {

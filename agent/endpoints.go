@@ -27,7 +27,7 @@ func newEndpoints(
 		RequestsWithoutEndpoint: func(ctx context.Context) (map[string]uint64, error) {
 			return emptyClusters(ctx, supervisor)
 		},
-		HasNoFailureLog: func() bool {
+		EnvoyHasNoFailureLog: func() bool {
 			c := state.InForce().Config
 			return c.Envoy.Enabled && !reportsFailures(c)
 		},
@@ -36,7 +36,7 @@ func newEndpoints(
 			if !c.Envoy.Enabled || len(c.Discovery.Addresses) > 0 {
 				return nil
 			}
-			return mesh.ProvidersByCluster()
+			return mesh.ExtensionProvidersByCluster()
 		},
 		ReadDroppedTelemetry: func(ctx context.Context) (endpoints.DroppedTelemetry, error) {
 			return dropped(ctx, supervisor)

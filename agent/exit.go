@@ -73,7 +73,7 @@ func transient(err error) bool {
 	}
 	var slow interface{ Timeout() bool }
 	refusals := []keeper.Code{keeper.CodeInternal, keeper.CodeLimit, keeper.CodeStopping,
-		keeper.CodeReexecute}
+		keeper.CodeReexecuteFailed}
 	return errors.As(err, &slow) && slow.Timeout() ||
 		slices.ContainsFunc(transientErrors, func(one error) bool { return errors.Is(err, one) }) ||
 		slices.ContainsFunc(refusals,

@@ -22,7 +22,7 @@ func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m
 ) *exposure.Checker {
 	own, inbound := capture.AgentPorts(c), c.InboundPorts()
 	return exposure.New(exposure.Options{
-		Policy: func() exposure.MutualTLSPolicy { return m.inForce(state) }, Rules: rules, ListenersAccepted: listeners,
+		Policy: func() exposure.MutualTLSPolicy { return m.inForce(state) }, Rules: rules, ListenersACKed: listeners,
 		Conditions:    b.board,
 		EpochsChanged: e.supervisor.Changed,
 		IsCaptured: func(port uint16) bool {
@@ -53,13 +53,13 @@ type meshPolicy struct {
 // inForce returns the policy for this host's ports, nil while it is not known.
 func (m *meshPolicy) inForce(state *reloadState) exposure.MutualTLSPolicy {
 	if len(state.InForce().Config.Discovery.Addresses) > 0 {
-		return m.relay.StrictPorts()
+		return m.relay.StrictMTLSPorts()
 	}
 	node := m.tracker.LastAcceptingNode()
 	if node == nil {
 		return nil
 	}
-	policy, err := m.discovery.StrictPorts(node)
+	policy, err := m.discovery.StrictMTLSPorts(node)
 	if err != nil {
 		return nil // discovery cannot translate for Envoy, which then has no listener with a policy
 	}

@@ -22,7 +22,7 @@ func newHealth(b *base, c *config.Config, proxy captured, upstream *relay.Server
 		if !healthy {
 			problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: reason}
 		}
-		upstream.ReportToUpstream(resource.HealthType, problem)
+		upstream.ReportHealthToUpstream(resource.HealthType, problem)
 	}
 	return health.New(health.Options{Settings: healthSettings(c), Proxy: proxy, OnChange: report,
 		UnitState: systemd.Manager{}.ActiveState, Exec: execProbes(b.options.Config.RunsInUnit),

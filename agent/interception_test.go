@@ -42,7 +42,7 @@ func TestCaptureEarly_Open(t *testing.T) {
 	}
 	var said strings.Builder
 	options := Options{Config: config.Options{Path: file}, Output: &said}
-	if err := RejectUntilEnvoyServes(t.Context(), options); err != nil ||
+	if err := RejectConnectionsUntilEnvoyServes(t.Context(), options); err != nil ||
 		!strings.Contains(said.String(), "nothing is refused") {
 		t.Errorf("%v, %q", err, &said)
 	}

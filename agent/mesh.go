@@ -39,20 +39,20 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 	cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
 	options := discovery.Options{
 		Files: c.Discovery.Files, SeparateViewsByAddress: true, ChangedPaths: changes,
-		AwaitFiles: len(c.Discovery.Addresses) == 0,
+		AwaitFileListing: len(c.Discovery.Addresses) == 0,
 		Settings:   discoverySettings(c), FilesAreLocal: true, MaxViews: maxViews,
 		ProxyReadCheck:  func(path string) string { return envoyReader(e.link).ReadDenialReason(path) },
 		AgentReadCheck:  unreadable,
 		ProxyNamespaces: func() []string { return namespaces(e.supervisor) }, OnTrustChange: w.trust,
 		LastGoodFile: filepath.Join(c.Paths.StateDir, lastGoodName),
 		RefusalFile:  filepath.Join(c.Paths.StateDir, refusalsName),
-		KeySetFile:   filepath.Join(c.Paths.StateDir, keySetsName), Conditions: b.board,
-		WasmModuleFile: filepath.Join(c.Paths.StateDir, modulesName), FetchWasmModules: true,
+		KeySetCacheFile:   filepath.Join(c.Paths.StateDir, keySetsName), Conditions: b.board,
+		WasmModuleCacheFile: filepath.Join(c.Paths.StateDir, modulesName), FetchWasmModules: true,
 		Logger: b.logOf("discovery"), OnPush: pushed,
 	}
 	options.TypedConfigs = bootstrap.NewTypedConfigChecker()
 	if _, err := os.Stat(cache); err == nil { // an earlier start of the agent has written the file
-		options.FilesMayHaveBeenServed = true
+		options.EarlierRunMayHaveServedFiles = true
 	}
 	options.Settings.EnvoyVersion = cachedVersion(c, cache)
 	return discovery.New(options)
@@ -88,7 +88,7 @@ func namespaces(supervisor *epoch.Supervisor) []string {
 // for the first connection to the keeper, which knows Envoy's user.
 func envoyMayNotHave(link *epoch.KeeperLink, file *os.File) string {
 	<-link.Ready()
-	return envoyReader(link).OpenFileDenialReason(file)
+	return envoyReader(link).ReadDenialReasonOfOpenedFile(file)
 }
 
 // unreadable returns why this process cannot read a path, and the fix; see blueprint.UserAccess.

@@ -59,7 +59,7 @@ func reservedByAgent(c *config.Config) []discovery.ReservedAddress {
 	for _, claim := range c.Claims() {
 		if claim.Port != 0 {
 			reserved = append(reserved, discovery.ReservedAddress{Address: claim.Host, Port: uint32(claim.Port),
-				Owner: claim.KeyInTable() + " of the agent", IsEnvoys: claim.Envoy})
+				Owner: claim.KeyWithTable() + " of the agent", IsEnvoys: claim.Envoy})
 		}
 	}
 	return reserved

@@ -43,7 +43,7 @@ type overview struct {
 // Status returns the combined state of all components (api.Backend).
 func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	status := o.State(ctx)
-	status.Epochs = o.epochs.EpochsWithUsage(ctx)
+	status.Epochs = o.epochs.EpochsWithResourceUsage(ctx)
 	report := o.mesh.ProblemReport(ctx,
 		o.mesh.Discovery.Stats().Services <= operations.MaxServicesForFreshStats)
 	status.Discovery = o.discoveryStatus(report.Problems)
@@ -100,7 +100,7 @@ func (o *overview) State(ctx context.Context) api.Status {
 }
 
 // phase returns the agent's state, which the private socket, D-Bus and the service manager show.
-func (o *overview) phase() api.State {
+func (o *overview) phase() api.AgentState {
 	live, ok := o.proxy.Epoch()
 	_, _, busy := o.state.Summary()
 	switch {
@@ -126,7 +126,7 @@ func (o *overview) Summary(announced bool) (systemd.State, string) {
 	return systemd.State(state), sentence
 }
 
-func (o *overview) summary(announced bool) (api.State, string) {
+func (o *overview) summary(announced bool) (api.AgentState, string) {
 	state := o.phase()
 	live, serves := o.proxy.Epoch()
 	switch {
@@ -181,7 +181,7 @@ func (o *overview) identities() []api.Identity {
 			Issuer: s.Issuer, Serial: s.Serial,
 			NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
 			Problem: s.Problem, Names: s.Names, File: s.File, PresentedBy: s.Users,
-			Stored: string(s.Stored),
+			StorageState: string(s.Stored),
 		})
 	}
 	return all
@@ -218,7 +218,7 @@ func (o *overview) discoveryStatus(problems []discovery.Problem) api.Discovery {
 func upstreamStatus(s relay.Status) api.Discovery {
 	detail := s.Error
 	if s.State == relay.Cached {
-		detail = "configuration of " + s.Cache.Format(time.DateTime) + "; " + detail
+		detail = "configuration of " + s.CacheAcceptedAt.Format(time.DateTime) + "; " + detail
 	}
 	d := api.Discovery{State: string(s.State), Address: s.Address, Since: s.Since, Detail: detail}
 	for _, other := range s.UnusedAddresses {

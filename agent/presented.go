@@ -71,7 +71,7 @@ func (p *presented) look(ctx context.Context) error {
 		}
 	}
 	if !requested {
-		p.identity.SetPresentedCertificates(nil, users)
+		p.identity.SetEnvoyFileCertificates(nil, users)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
@@ -86,7 +86,7 @@ func (p *presented) look(ctx context.Context) error {
 			delete(found, name)
 		}
 	}
-	p.identity.SetPresentedCertificates(found, users)
+	p.identity.SetEnvoyFileCertificates(found, users)
 	return nil
 }
 

@@ -22,7 +22,7 @@ type withoutEnvoy struct{ *epoch.Supervisor }
 
 func (withoutEnvoy) Submit(epoch.Request) func(context.Context) (epoch.Result, error) {
 	return func(context.Context) (epoch.Result, error) {
-		return epoch.Result{Epoch: -1, Previous: -1, Mode: epoch.Unchanged}, nil
+		return epoch.Result{Epoch: -1, Previous: -1, Mode: epoch.NoNewEpoch}, nil
 	}
 }
 
@@ -62,7 +62,7 @@ func endEnvoys(ctx context.Context, link *epoch.KeeperLink, log *slog.Logger) er
 		return err
 	}
 	log.Warn("ending the Envoys of an earlier configuration: envoy.enabled is false")
-	link.Shutdown()
+	link.ShutdownKeeper()
 	return openKeeper(ctx, link)
 }
 

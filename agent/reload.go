@@ -255,7 +255,7 @@ func pendingKeys(started, next *config.Config) []string {
 
 // reasons splits an error into sentences, one per problem.
 func reasons(err error) []string {
-	if refused, ok := errors.AsType[*epoch.RefusedError](err); ok {
+	if refused, ok := errors.AsType[*epoch.AttemptError](err); ok {
 		return append([]string(nil), refused.Reasons...)
 	}
 	return config.ErrorLines(err)

@@ -64,7 +64,7 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 		for _, step := range []struct {
 			name, toml  string
 			asked       bool
-			outcome     api.Outcome
+			outcome     api.ReloadOutcome
 			read, epoch bool // start is published while it reads, and while its epoch starts
 		}{
 			{"nothing", "# nothing\n", false, api.OutcomeUnchanged, false, false},

@@ -86,10 +86,10 @@ func describe(result api.ReloadResult) string {
 	switch {
 	case result.Epoch == nil:
 		return "no epoch"
-	case result.Previous == nil || *result.Previous == *result.Epoch:
+	case result.PreviousEpoch == nil || *result.PreviousEpoch == *result.Epoch:
 		return fmt.Sprintf("epoch %d", *result.Epoch)
 	default:
-		return fmt.Sprintf("epoch %d → %d", *result.Previous, *result.Epoch)
+		return fmt.Sprintf("epoch %d → %d", *result.PreviousEpoch, *result.Epoch)
 	}
 }
 

@@ -154,7 +154,7 @@ func (r *reloads) serve(
 	}
 	previous := r.number
 	if request.IfChanged && r.live == request.Spec.Digest {
-		return epoch.Result{Epoch: r.number, Previous: r.number, Mode: epoch.Unchanged}, nil
+		return epoch.Result{Epoch: r.number, Previous: r.number, Mode: epoch.NoNewEpoch}, nil
 	}
 	r.applied++
 	r.number++

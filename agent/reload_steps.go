@@ -143,9 +143,9 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 		r.refuse(ctx, request, reasons(read.loses))
 		return
 	}
-	result := api.ReloadResult{NewEpochNotRequired: live && hash == read.wanted.spec.Digest}
+	result := api.ReloadResult{StartedUnneededEpoch: live && hash == read.wanted.spec.Digest}
 	if live {
-		result.Previous = &number
+		result.PreviousEpoch = &number
 	}
 	r.requested, read.epoch = append(r.requested, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
@@ -167,7 +167,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 // unchanged ends a reload that needs no epoch. The reload may still change keys with effect live,
 // and the keys that take effect at the next start.
 func (r *reloader) unchanged(ctx context.Context, request *reload, read *prepared, number int) {
-	result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
+	result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, PreviousEpoch: &number}
 	_, pending, _ := r.Summary()
 	enact := r.commit(ctx, read)
 	r.compare(request, &result)
@@ -198,19 +198,19 @@ func (r *reloader) applied(
 	}
 	enact := r.commit(ctx, won)
 	r.compare(request, &result)
-	result.Mode = string(outcome.Mode)
+	result.StartMode = string(outcome.Mode)
 	if outcome.Epoch >= 0 { // there is no epoch if Envoy is disabled
 		result.Epoch = &outcome.Epoch
 	}
 	result.Outcome = api.OutcomeRestarted
 	switch {
-	case outcome.Mode == epoch.Unchanged && len(result.Changes) > 0:
+	case outcome.Mode == epoch.NoNewEpoch && len(result.Changes) > 0:
 		result.Outcome = api.OutcomeApplied
-	case outcome.Mode == epoch.Unchanged:
+	case outcome.Mode == epoch.NoNewEpoch:
 		result.Outcome = api.OutcomeUnchanged
 	}
 	if outcome.Previous >= 0 {
-		result.Previous = &outcome.Previous
+		result.PreviousEpoch = &outcome.Previous
 	}
 	r.queue(ctx, request, enact, func() { r.finish(ctx, request, result) })
 }

@@ -31,7 +31,7 @@ func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 	for _, c := range []struct {
 		name, toml string
 		ifChanged  bool
-		outcome    api.Outcome
+		outcome    api.ReloadOutcome
 		epoch      int
 		pending    string
 		reason     string
@@ -58,8 +58,8 @@ func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 			!strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
-		if got.NewEpochNotRequired != (c.name == "on request always") {
-			t.Errorf("%s: on request: %t", c.name, got.NewEpochNotRequired)
+		if got.StartedUnneededEpoch != (c.name == "on request always") {
+			t.Errorf("%s: on request: %t", c.name, got.StartedUnneededEpoch)
 		}
 		if refused := len(r.board.Conditions()) > 0 &&
 			r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {
@@ -77,7 +77,7 @@ func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	r.fail = &epoch.RefusedError{Number: 1, Remaining: 0, Reasons: []string{"it does not get live"}}
+	r.fail = &epoch.AttemptError{Number: 1, Remaining: 0, Reasons: []string{"it does not get live"}}
 	r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
 	before := len(r.enacted)
 	got := r.ask(t, reload{reason: "change", ifChanged: true})

@@ -78,18 +78,18 @@ func (r *run) run(ctx context.Context) error {
 func (r *run) end(err error) error {
 	switch {
 	case errors.Is(err, epoch.ErrRestartsExhausted):
-		r.link.Shutdown()
+		r.link.ShutdownKeeper()
 		return exitf(ExitRestartsExhausted, "%w", err)
 	case err != nil:
 		if _, ok := errors.AsType[*ExitError](err); ok {
-			r.link.ShutdownIfIdle()
+			r.link.ShutdownKeeperIfIdle()
 			return err
 		}
 		return &ExitError{Code: ExitInternal, Err: err}
 	case r.life.restarts.Load():
 		r.log.Info("agent ended for a restart; Envoy continues serving")
 	case r.life.stopping.Load():
-		r.link.Shutdown()
+		r.link.ShutdownKeeper()
 		if r.dns != nil {
 			r.dns.CloseStoredSockets()
 		}

@@ -93,7 +93,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 		return nil, exit(ExitConfiguration, err)
 	}
 	return &wanted{spec: spec, binary: binary, files: plan.StartupFiles(), grpc: grpc,
-		accepted: plan.OnAccepted}, nil
+		accepted: plan.OnBootstrapAccepted}, nil
 }
 
 // plan makes the blueprint, and the bootstrap of gRPC applications.
@@ -154,7 +154,7 @@ func (m *specMaker) spec(
 		AdminAddress:       func(l epoch.LaunchInput) string { return plan.AdminAddress(socket(l)) },
 		HotRestartVersion:  binary.HotRestartVersion,
 		Namespace:          c.Node.Namespace,
-		OutriderListeners:  c.AgentListenersInEnvoy(),
+		OutriderListeners:  c.AgentDefinedEnvoyListeners(),
 		LiveTimeout:        c.Envoy.LiveTimeout,
 		DrainTime:          c.Envoy.DrainDuration,
 		ParentShutdownTime: c.Envoy.ParentShutdownDuration,

@@ -78,7 +78,7 @@ func (s *starter) serves(ctx context.Context) bool {
 		if _, live := s.proxy.Epoch(); live || ctx.Err() != nil {
 			return true
 		}
-		if !s.supervisor.WillServe() {
+		if !s.supervisor.ServesOrRecovers() {
 			return ctx.Err() != nil
 		}
 		select {

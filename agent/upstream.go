@@ -110,7 +110,7 @@ func (u *upstream) offer(c *config.Config) {
 func (u *upstream) configure(c *config.Config) {
 	u.offer(c)
 	u.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
-	u.relay.Configure(upstreamOf(c))
+	u.relay.SetUpstream(upstreamOf(c))
 	if len(c.Discovery.Addresses) == 0 {
 		u.identity.SetTrustBundle(resource.ProxyConfigType, nil)
 	}

@@ -134,7 +134,7 @@ func newBus(b *base, operations *backend) (*bus.Server, error) {
 	unit := ""
 	if b.options.Config.RunsInUnit {
 		var err error
-		if unit, err = (systemd.Manager{}).Unit(); err != nil {
+		if unit, err = (systemd.Manager{}).OwnUnit(); err != nil {
 			b.logOf("bus").Warn("cannot determine the name of the unit", "error", err)
 		}
 	}
@@ -147,7 +147,7 @@ func newBus(b *base, operations *backend) (*bus.Server, error) {
 const changersGroup = "outrider"
 
 func statusConfig(c *config.Config) status.Config {
-	return status.Config{ControlAllowed: c.Status.ProxyControl == "loopback",
+	return status.Config{ProxyControlAllowed: c.Status.ProxyControl == "loopback",
 		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: c.Status.Probes}
 }
 

@@ -78,8 +78,8 @@ func (o xdsObserver) OnNack(stream xds.Stream, refusal xds.Refusal) {
 	if !fresh {
 		return // Envoy tried again to bind ports that are still in use, which was reported before
 	}
-	rest.Error = rest.OneLine()
-	refusal.Error = refusal.OneLine()
+	rest.Error = rest.OneLineError()
+	refusal.Error = refusal.OneLineError()
 	var origins []string
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
@@ -145,7 +145,7 @@ func inUse(refusal xds.Refusal) string {
 
 // OnNackResolved records that a stream accepts resources again.
 func (o xdsObserver) OnNackResolved(stream xds.Stream, typeURL string, names []string) {
-	o.unbound.OnRecovery(stream, typeURL, names)
+	o.unbound.OnNackResolved(stream, typeURL, names)
 	if accepted := o.refused.RemoveAccepted(stream.ID, typeURL, names); len(accepted) > 0 {
 		o.log.Info("Envoy accepted resources that it had refused", "pid", stream.Peer.PID,
 			"type", resource.TypeName(typeURL), "resources", strings.Join(accepted, ", "))

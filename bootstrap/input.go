@@ -26,9 +26,9 @@ type Input struct {
 	// CredentialSocket is the path of the SDS socket for credentials other than the workload's
 	// certificate; "" = SDSSocket serves them, too.
 	CredentialSocket string
-	// HostSDSSocket is the socket of an SDS server of the host for credentials sds://NAME; "" =
+	// ExternalSDSSocket is the socket of an SDS server of the host for credentials sds://NAME; "" =
 	// none.
-	HostSDSSocket string `json:"HostSecrets"`
+	ExternalSDSSocket string `json:"HostSecrets"`
 	// SystemRoots is the path of the system's root certificates (see SystemRootCandidates); "" =
 	// none.
 	SystemRoots string

@@ -66,9 +66,9 @@ type AdminResponse struct {
 	Body        io.ReadCloser
 }
 
-// AdminPaths are the admin paths that clients of the private socket may read. None has side
+// AllowedAdminPaths are the admin paths that clients of the private socket may read. None has side
 // effects.
-var AdminPaths = []string{
+var AllowedAdminPaths = []string{
 	"certs", "clusters", "config_dump", "hot_restart_version", "init_dump", "listeners", "memory",
 	"ready", "runtime",
 	"server_info", "stats", "stats/prometheus",

@@ -114,10 +114,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 // admin forwards a GET request to the admin interface of the live epoch.
 func (s *Server) admin(w http.ResponseWriter, r *http.Request) {
 	path := r.PathValue("path")
-	if !slices.Contains(AdminPaths, path) {
+	if !slices.Contains(AllowedAdminPaths, path) {
 		fail(w, &Error{Status: http.StatusNotFound,
 			Message: fmt.Sprintf("%q of Envoy's admin cannot be read here; these can: %s", path,
-				strings.Join(AdminPaths, ", "))})
+				strings.Join(AllowedAdminPaths, ", "))})
 		return
 	}
 	answer, err := s.options.Backend.Admin(r.Context(), path, r.URL.RawQuery)

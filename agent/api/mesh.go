@@ -21,8 +21,8 @@ type MeshProblem struct {
 type (
 	// MeshExplainRequest is the HTTP request or connection to explain.
 	MeshExplainRequest = answer.Request
-	// MeshExplainHeader is a header of a MeshExplainRequest.
-	MeshExplainHeader = answer.Header
+	// MeshExplainRequestHeader is a header of a MeshExplainRequest.
+	MeshExplainRequestHeader = answer.Header
 	// MeshExplainAnswer is Envoy's predicted handling of a MeshExplainRequest.
 	MeshExplainAnswer = answer.Answer
 	// MeshWeightedCluster is a possible destination of a MeshExplainRequest, with its weight.
@@ -49,8 +49,8 @@ type MeshResourceOrigins struct {
 	RouteOrigins []resource.Origin `json:"routes,omitempty"`
 }
 
-// MaxMeshFiles is the largest size of all files of MeshFiles, in bytes.
-const MaxMeshFiles = 16 << 20
+// MaxMeshFilesBytes is the largest size of all files of MeshFiles, in bytes.
+const MaxMeshFilesBytes = 16 << 20
 
 // MeshFiles are files to compare with the mesh configuration in force. Paths are absolute.
 type MeshFiles struct {

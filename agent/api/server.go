@@ -24,7 +24,7 @@ const (
 	adminTime   = 2 * time.Minute  // limit of sending a response of Envoy's admin interface
 	maximumBody = 64 << 10
 	// maximumFiles limits the body of a request with files, which are in base64.
-	maximumFiles = MaxMeshFiles*4/3 + 1<<20
+	maximumFiles = MaxMeshFilesBytes*4/3 + 1<<20
 )
 
 // Options configure a Server.

@@ -64,7 +64,7 @@ func TestStatusArrivesAsItWasGiven(t *testing.T) {
 func TestReloadTellsItsProgressAndItsEnd(t *testing.T) {
 	backend := &apitest.Backend{
 		ReloadSteps: []api.Progress{{Phase: "validating"}},
-		ReloadValue: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(0),
+		ReloadValue: api.ReloadResult{Outcome: api.OutcomeRestarted, PreviousEpoch: number(0),
 			Epoch: number(1)},
 	}
 	client, _ := serve(t, backend)

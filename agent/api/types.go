@@ -20,17 +20,17 @@ const PathPrefix = "/v1"
 // SocketName is the file name of the socket in the instance's runtime directory.
 const SocketName = "outrider.sock"
 
-// State is the state of the agent, with the same values as on D-Bus.
-type State string
+// AgentState is the state of the agent, with the same values as on D-Bus.
+type AgentState string
 
 // The states of an agent.
 const (
-	StateStarting  State = "starting"
-	StateRunning   State = "running"
-	StateReloading State = "reloading"
-	StateDraining  State = "draining"
-	StateStopping  State = "stopping"
-	StateFailed    State = "failed"
+	StateStarting  AgentState = "starting"
+	StateRunning   AgentState = "running"
+	StateReloading AgentState = "reloading"
+	StateDraining  AgentState = "draining"
+	StateStopping  AgentState = "stopping"
+	StateFailed    AgentState = "failed"
 )
 
 // Status is the status of an agent, as shown by `outrider status`.
@@ -42,7 +42,7 @@ type Status struct {
 	// ReachableSince is the time since which other agents on the host can query this agent. If two
 	// agents with conflicting claims start, the one with the earlier time has priority.
 	ReachableSince time.Time   `json:"present,omitzero"`
-	State          State       `json:"state"`
+	State          AgentState       `json:"state"`
 	Ready          bool        `json:"ready"`
 	NotReadyReason string      `json:"ready_reason,omitempty"` // why Ready is false
 	Envoy          EnvoyStatus `json:"envoy"`
@@ -168,32 +168,32 @@ type Identity struct {
 	// PresentedBy are the objects of the mesh configuration that use the certificate: FILE:LINE
 	// KIND NS/NAME.
 	PresentedBy []string `json:"presented_by,omitempty"`
-	// Stored says whether the certificate is on disk for the next start of the agent: sealed
+	// StorageState says whether the certificate is on disk for the next start of the agent: sealed
 	// (stored encrypted), pending (not stored yet), empty (not to be stored).
-	Stored string `json:"stored,omitempty"`
+	StorageState string `json:"stored,omitempty"`
 }
 
 // Values of Identity.Stored.
 const (
-	NotStored    = ""
-	StoredSealed = "sealed"
+	IdentityNotStored    = ""
+	IdentityStoredSealed = "sealed"
 )
 
-// Outcome is the outcome of a reload, with the same values as on D-Bus.
-type Outcome string
+// ReloadOutcome is the outcome of a reload, with the same values as on D-Bus.
+type ReloadOutcome string
 
 // The outcomes of a reload.
 const (
-	OutcomeRestarted Outcome = "restarted" // a new epoch is live
-	OutcomeApplied   Outcome = "applied"   // applied without a new epoch
-	OutcomeUnchanged Outcome = "unchanged" // nothing to do
-	OutcomeRefused   Outcome = "refused"   // refused for Reasons; nothing changed
+	OutcomeRestarted ReloadOutcome = "restarted" // a new epoch is live
+	OutcomeApplied   ReloadOutcome = "applied"   // applied without a new epoch
+	OutcomeUnchanged ReloadOutcome = "unchanged" // nothing to do
+	OutcomeRefused   ReloadOutcome = "refused"   // refused for Reasons; nothing changed
 )
 
 // LastReload is the outcome of the last reload, whoever requested it.
 type LastReload struct {
 	Time    time.Time `json:"time"`
-	Outcome Outcome   `json:"outcome"`
+	Outcome ReloadOutcome   `json:"outcome"`
 	Epoch   *int      `json:"epoch,omitempty"` // epoch that has served since the reload
 	Reasons []string  `json:"reasons,omitempty"`
 }
@@ -225,13 +225,13 @@ type Change = config.Change
 // ReloadResult is the result of a reload.
 type ReloadResult struct {
 	ID       uint64  `json:"id,omitempty"`
-	Outcome  Outcome `json:"outcome"`
-	Previous *int    `json:"previous,omitempty"` // epoch that served before
+	Outcome  ReloadOutcome `json:"outcome"`
+	PreviousEpoch *int    `json:"previous,omitempty"` // epoch that served before
 	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
-	Mode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	// NewEpochNotRequired reports whether the new epoch was started although no change required it,
+	StartMode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
+	// StartedUnneededEpoch reports whether the new epoch was started although no change required it,
 	// because [reload] on_request is "always".
-	NewEpochNotRequired bool `json:"on_request,omitempty"`
+	StartedUnneededEpoch bool `json:"on_request,omitempty"`
 	// Changes are the configuration keys that this reload changed.
 	Changes []Change `json:"changes,omitempty"`
 	// Superseded reports whether a different configuration, requested later, is active.
@@ -267,11 +267,11 @@ type DrainResult struct {
 
 // UndrainResult is the result of an undrain. Epoch equals Previous if no epoch was draining.
 type UndrainResult struct {
-	// Previous is the draining epoch; nil if it exited before the new one was live.
-	Previous *int `json:"previous,omitempty"`
+	// PreviousEpoch is the draining epoch; nil if it exited before the new one was live.
+	PreviousEpoch *int `json:"previous,omitempty"`
 	Epoch    int  `json:"epoch"` // epoch that serves now
-	// Mode is hot-restart, side-by-side, first or unchanged.
-	Mode     string        `json:"mode"`
+	// StartMode is hot-restart, side-by-side, first or unchanged.
+	StartMode     string        `json:"mode"`
 	Duration time.Duration `json:"duration_ns"`
 }
 

@@ -70,8 +70,8 @@ type Blueprint struct {
 	Command envoy.CommandLine
 	// Environment has variables ("KEY=value", sorted) that the mesh configuration adds to Envoy's.
 	Environment []string
-	// OnAccepted must be called once Envoy uses the bootstrap; nil: no call is needed.
-	OnAccepted func()
+	// OnBootstrapAccepted must be called once Envoy uses the bootstrap; nil: no call is needed.
+	OnBootstrapAccepted func()
 
 	loaded   *config.Loaded
 	rendered *bootstrap.Rendered
@@ -173,7 +173,7 @@ func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 			errs = append(errs, fault)
 		}
 		*file.into = &bootstrap.File{Path: file.path, Content: content}
-		request.ResultIsSecret = request.ResultIsSecret || b.loaded.FromCredential(file.path)
+		request.ResultIsSecret = request.ResultIsSecret || b.loaded.IsInCredentialsDir(file.path)
 	}
 	return request, errs
 }

@@ -85,7 +85,7 @@ func (m Builder) input(
 	if c.Identity.Provider == "spire" {
 		input.SDSSocket, input.CredentialSocket = c.Identity.SpireSocket, c.SDS.Socket
 	}
-	input.HostSDSSocket = c.Identity.CredentialsSDS
+	input.ExternalSDSSocket = c.Identity.CredentialsSDS
 	if ready := c.Status.ReadyAddress(); ready != "" {
 		input.Ready = bootstrap.ReadyListener{Address: ready, Backend: loopback(c.Status.Address)}
 	}

@@ -117,9 +117,9 @@ func (r *UserAccess) ReadDenialReason(path string) string {
 	return r.explain(path, found, false)
 }
 
-// OpenFileDenialReason is like ReadDenialReason for a file that the agent has opened. It also
+// ReadDenialReasonOfOpenedFile is like ReadDenialReason for a file that the agent has opened. It also
 // refuses if the access is unknown, or if the path now leads to another file.
-func (r *UserAccess) OpenFileDenialReason(file *os.File) string {
+func (r *UserAccess) ReadDenialReasonOfOpenedFile(file *os.File) string {
 	if r.uid == 0 {
 		return ""
 	}

@@ -169,11 +169,11 @@ func TestReader_DeniedOpen(t *testing.T) {
 		if c.opened != nil {
 			c.opened()
 		}
-		got := stranger.OpenFileDenialReason(file)
+		got := stranger.ReadDenialReasonOfOpenedFile(file)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		if got := UserAccessOfProcess(nil, 0, 0).OpenFileDenialReason(file); got != "" {
+		if got := UserAccessOfProcess(nil, 0, 0).ReadDenialReasonOfOpenedFile(file); got != "" {
 			t.Errorf("%s: root: %s", name, got)
 		}
 		if err := file.Close(); err != nil {

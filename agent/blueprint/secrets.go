@@ -31,9 +31,9 @@ func (b *Blueprint) missingSecrets() *config.Error {
 		return nil
 	}
 	if host := c.Identity.CredentialsSDS; host != "" &&
-		!has(`"`+credential.HostSDSClusterName+`"`) {
+		!has(`"`+credential.ExternalSDSClusterName+`"`) {
 		return b.loaded.KeyError(key,
-			file+" has no cluster "+credential.HostSDSClusterName+", from which Envoy "+
+			file+" has no cluster "+credential.ExternalSDSClusterName+", from which Envoy "+
 				"gets credentials sds://NAME", "add the cluster, with HTTP/2 to the Unix socket "+host+
 				", or remove [identity] credentials_sds")
 	}

@@ -28,6 +28,6 @@ func (m Builder) requestUpstream(ctx context.Context, b *Blueprint,
 	if err != nil {
 		return b.refused(err).WithCause(err)
 	}
-	b.OnAccepted = accepted
+	b.OnBootstrapAccepted = accepted
 	return nil
 }

@@ -75,7 +75,7 @@ func (a *agent) State(context.Context) api.Status {
 	return state
 }
 
-func (a *agent) EpochsWithUsage(context.Context) []Epoch {
+func (a *agent) EpochsWithResourceUsage(context.Context) []Epoch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.measured++

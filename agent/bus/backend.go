@@ -15,8 +15,8 @@ type Backend interface {
 	// State returns the current state, without resource usage of epochs. It may query Envoy and
 	// returns when ctx ends.
 	State(ctx context.Context) api.Status
-	// EpochsWithUsage returns the epochs with their current resource usage.
-	EpochsWithUsage(ctx context.Context) []Epoch
+	// EpochsWithResourceUsage returns the epochs with their current resource usage.
+	EpochsWithResourceUsage(ctx context.Context) []Epoch
 	// Changed returns a channel that is closed after State has changed for a reason of which the
 	// condition.Registry has no event. Call Changed before State.
 	Changed() <-chan struct{}

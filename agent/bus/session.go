@@ -224,5 +224,5 @@ func (s *session) emit(ctx context.Context) error {
 func (s *session) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	s.figures.set(s.options.Backend.EpochsWithUsage(ctx))
+	s.figures.set(s.options.Backend.EpochsWithResourceUsage(ctx))
 }

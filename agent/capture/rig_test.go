@@ -47,7 +47,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, program: parts.ProgramPath(t, "outrider-capture"), folder: parts.ShortDir(t),
+	r := &rig{t: t, program: parts.CopyProgram(t, "outrider-capture"), folder: parts.ShortDir(t),
 		bootstrap: bootstrap}
 	r.other = newHostsWithoutEnvoy(t)
 	r.start()
@@ -160,7 +160,7 @@ func (r *rig) answer() (answer string) {
 func (r *rig) answers(limit time.Duration, wanted string) time.Duration {
 	r.t.Helper()
 	began := time.Now()
-	parts.EventuallySees(r.t, limit, fmt.Sprintf("the answer %q", wanted), func() (bool, string) {
+	parts.EventuallyWithObservation(r.t, limit, fmt.Sprintf("the answer %q", wanted), func() (bool, string) {
 		last := r.answer()
 		return last == wanted, last
 	})

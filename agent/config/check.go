@@ -164,13 +164,13 @@ func localityName(value any) *problem {
 		})(value)
 }
 
-// EnvoyLevels returns Envoy's log levels.
-func EnvoyLevels() []string {
+// EnvoyLogLevels returns Envoy's log levels.
+func EnvoyLogLevels() []string {
 	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 }
 
-// AgentLevels returns the agent's log levels.
-func AgentLevels() []string { return []string{"debug", "info", "warn", "error"} }
+// AgentLogLevels returns the agent's log levels.
+func AgentLogLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
 // componentLevels checks component:level,component:level.
 func componentLevels(value any) *problem {
@@ -181,7 +181,7 @@ func componentLevels(value any) *problem {
 			strings.Trim(component, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 			return problemf(fix, "%s in %s is not component:level", quote(pair), brief(value))
 		}
-		if p := oneOf(EnvoyLevels()...)(level); p != nil {
+		if p := oneOf(EnvoyLogLevels()...)(level); p != nil {
 			p.message = "the level of " + component + ": " + p.message
 			return p
 		}

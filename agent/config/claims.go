@@ -32,8 +32,8 @@ func (c HostClaim) Description() string {
 	return fmt.Sprintf("port %d of %s", c.Port, host)
 }
 
-// KeyInTable returns the key with its table: "[envoy] admin_port".
-func (c HostClaim) KeyInTable() string {
+// KeyWithTable returns the key with its table: "[envoy] admin_port".
+func (c HostClaim) KeyWithTable() string {
 	table, key, _ := strings.Cut(c.Key, ".")
 	return fmt.Sprintf("[%s] %s", table, key)
 }
@@ -100,9 +100,9 @@ func (c *Config) Claims() []HostClaim {
 	return claims
 }
 
-// AgentListenersInEnvoy returns the addresses of the listeners that Outrider adds to Envoy: for
+// AgentDefinedEnvoyListeners returns the addresses of the listeners that Outrider adds to Envoy: for
 // readiness and metrics.
-func (c *Config) AgentListenersInEnvoy() []netip.AddrPort {
+func (c *Config) AgentDefinedEnvoyListeners() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, claim := range c.listening() {
 		if claim.Envoy && claim.Key != "capture.mode" {

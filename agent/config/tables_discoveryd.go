@@ -44,7 +44,7 @@ func discoverydTables(c *Discoveryd) []table {
 	return append(all, registrationTable(&c.Registration), caTable(&c.CA),
 		table{name: "log", keys: []key{
 			setting("level", &c.Log.Level, "info", Live, "debug | info | warn | error").
-				must(oneOf(AgentLevels()...)),
+				must(oneOf(AgentLogLevels()...)),
 			setting("format", &c.Log.Format, "auto", Start,
 				"auto (journal under systemd, colour on a terminal, else json) | journal | tint | "+
 					"json").

@@ -38,7 +38,7 @@ func envoyTable(c *Config) table {
 			plays("--concurrency").must(between(0, 1024)),
 		setting("log_level", &e.LogLevel, "warning", Live,
 			"trace|debug|info|warning|error|critical|off").
-			plays("--proxyLogLevel").must(oneOf(EnvoyLevels()...)),
+			plays("--proxyLogLevel").must(oneOf(EnvoyLogLevels()...)),
 		setting("component_log_level", &e.ComponentLogLevel, "misc:error", Live, "").
 			plays("--proxyComponentLogLevel").must(optional(componentLevels)),
 		setting("admin_port", &e.AdminPort, 15000, Live,

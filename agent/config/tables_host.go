@@ -85,7 +85,7 @@ func busTable(b *Bus) table {
 func logTable(l *Log) table {
 	return table{name: "log", keys: []key{
 		setting("level", &l.Level, "info", Live, "debug | info | warn | error").
-			must(oneOf(AgentLevels()...)),
+			must(oneOf(AgentLogLevels()...)),
 		setting("format", &l.Format, "auto", Start,
 			"auto (journal under systemd, colour on a terminal, else json) | journal | tint | json").
 			must(oneOf("auto", "journal", "tint", "json")),

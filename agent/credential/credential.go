@@ -27,9 +27,9 @@ import (
 // workload's own certificate comes from an SDS server other than the agent.
 const SDSClusterName = "sds-credentials"
 
-// HostSDSClusterName is the name of the Envoy cluster of the host's SDS server, which serves
+// ExternalSDSClusterName is the name of the Envoy cluster of the host's SDS server, which serves
 // credentials sds://NAME; istiod uses the same name.
-const HostSDSClusterName = "sds-external"
+const ExternalSDSClusterName = "sds-external"
 
 const (
 	prefix      = "kubernetes://"
@@ -52,12 +52,12 @@ func CheckName(name string) error {
 	return nil
 }
 
-// IsHostSDSSecret reports whether the SDS server of the host, and not the agent, serves the
+// IsExternalSDSSecret reports whether the SDS server of the host, and not the agent, serves the
 // credential or secret with this name.
-func IsHostSDSSecret(name string) bool { return strings.HasPrefix(name, hostPrefix) }
+func IsExternalSDSSecret(name string) bool { return strings.HasPrefix(name, hostPrefix) }
 
-// CheckHostSDSSecretName returns an error for a name sds://NAME that no SDS server could have.
-func CheckHostSDSSecretName(name string) error {
+// CheckExternalSDSSecretName returns an error for a name sds://NAME that no SDS server could have.
+func CheckExternalSDSSecretName(name string) error {
 	short := strings.TrimPrefix(name, hostPrefix)
 	if short == "" || len(short) > maxName || strings.ContainsFunc(short, func(r rune) bool {
 		return r <= ' ' || r > '~'
@@ -71,7 +71,7 @@ func CheckHostSDSSecretName(name string) error {
 // KeyPairSecretName returns the name of the secret that contains a credential's certificate and
 // key.
 func KeyPairSecretName(name string) string {
-	if IsHostSDSSecret(name) {
+	if IsExternalSDSSecret(name) {
 		return name
 	}
 	return prefix + name
@@ -90,7 +90,7 @@ func IsFileCredential(secret string) bool { return strings.HasPrefix(secret, pre
 // DescribeSecret returns the designation of a credential's secret in messages: "credential NAME" or
 // "credential NAME-cacert". ok is false for other secrets.
 func DescribeSecret(secret string) (title string, ok bool) {
-	if IsHostSDSSecret(secret) {
+	if IsExternalSDSSecret(secret) {
 		return "credential " + secret, true
 	}
 	name, ok := strings.CutPrefix(secret, prefix)

@@ -130,7 +130,7 @@ func FuzzLocate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if IsHostSDSSecret(secret) {
+		if IsExternalSDSSecret(secret) {
 			t.Errorf("%q has files", secret)
 		}
 		for _, path := range files.AllPaths() {

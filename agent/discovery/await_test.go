@@ -27,7 +27,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 				wrong = "cannot be read"
 			}
 			server, _ := start(t, discovery.Options{Files: []string{file, missing},
-				Namespace: "shop", SeparateViewsByAddress: true, AwaitFiles: true})
+				Namespace: "shop", SeparateViewsByAddress: true, AwaitFileListing: true})
 			feed := feedOf(t, server, "REDIRECT identity")
 			served := func() int {
 				snapshot, _ := feed.Current()
@@ -82,7 +82,7 @@ func TestAwait_OfFoldersWithPolicies(t *testing.T) {
 	shared := filepath.Join(folder, "shared")
 	must(t, os.Mkdir(shared, 0o700))
 	write(t, filepath.Join(shared, "policy.yaml"), deniedPolicies["AuthorizationPolicy"])
-	options := discovery.Options{Files: []string{folder}, Namespace: "shop", AwaitFiles: true,
+	options := discovery.Options{Files: []string{folder}, Namespace: "shop", AwaitFileListing: true,
 		LastGoodFile: filepath.Join(t.TempDir(), "last-good.json")}
 	first, end := deniedRun(t, options)
 	if why := first.ResourcesWithheldReason(); why != "" {

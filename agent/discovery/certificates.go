@@ -63,7 +63,7 @@ func (c *certificates) run(ctx context.Context, log *slog.Logger) {
 }
 
 // look returns the state of the files of secrets. It implements view.InspectSecrets.
-func (c *certificates) look(secrets []translate.FileSecret) []view.SecretFiles {
+func (c *certificates) look(secrets []translate.ConfiguredSecret) []view.SecretFiles {
 	found := make([]view.SecretFiles, len(secrets))
 	if c == nil {
 		return found
@@ -134,14 +134,14 @@ func insert(texts *[]string, text string) {
 }
 
 // add adds the files of secrets, and returns the new ones.
-func (c *certificates) add(secrets []translate.FileSecret) (added []*certificateFile) {
+func (c *certificates) add(secrets []translate.ConfiguredSecret) (added []*certificateFile) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, secret := range secrets {
 		for _, path := range secret.Files() {
 			if c.byPath[path] == nil && filepath.IsAbs(path) {
 				file := &certificateFile{File: watch.File{Path: path},
-					credential: secret.Credential != "", socket: secret.IsFromHostSDSServer()}
+					credential: secret.Credential != "", socket: secret.IsFromExternalSDSServer()}
 				file.unwatch = c.files.Watch([]string{path}, func() {
 					c.mu.Lock()
 					defer c.mu.Unlock()
@@ -248,7 +248,7 @@ func (s *Server) dropCertificates() {
 	}
 	used := map[string]bool{}
 	for _, v := range s.views {
-		v.FileSecrets(func(secret translate.FileSecret, _ []resource.Origin) {
+		v.ConfiguredSecrets(func(secret translate.ConfiguredSecret, _ []resource.Origin) {
 			for _, path := range secret.Files() {
 				used[path] = true
 			}

@@ -156,7 +156,7 @@ func TestClosed_WithoutRequiredSource(t *testing.T) {
 		t.Errorf("%d resources are served: %q", n, server.ResourcesWithheldReason())
 	}
 	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Complete: true})
-	parts.EventuallySees(t, time.Minute, "served", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "served", func() (bool, string) {
 		return len(versions(feed)) > 0, server.ResourcesWithheldReason()
 	})
 }

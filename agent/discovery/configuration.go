@@ -73,8 +73,8 @@ func (c *configuration) apply(changes []object.Change) model.ChangeSummary {
 func (c *configuration) recordStore() {
 	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
 	c.held, c.away, c.folders = c.store.LastGoodObjects(), c.store.MissingPaths(), c.store.PolicyFolderInodes()
-	c.policies, c.lost = c.store.PolicyCountsByFile(), c.store.PolicyRecordsIncomplete()
-	if p, ok := c.store.UnknownPoliciesProblem(); ok {
+	c.policies, c.lost = c.store.PolicyCountsByFile(), c.store.PolicyLocationsIncomplete()
+	if p, ok := c.store.PoliciesIncompleteProblem(); ok {
 		c.unlisted = nothingServed(p)
 	}
 }

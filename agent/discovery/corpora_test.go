@@ -19,7 +19,7 @@ var corpusKinds = regexp.MustCompile(`(?i)(DestinationRule|EnvoyFilter|Gateway|S
 // TestCorpora compares validation with Istio's examples of valid and invalid objects, and with
 // Outrider's own (testdata/corpora), in which each invalid object begins with the expected problem.
 func TestCorpora(t *testing.T) {
-	istio, err := parts.IstioSource()
+	istio, err := parts.IstioSourceDir()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,11 +126,11 @@ func proxyOf(v *view.ProxyView, addresses []string) explain.Proxy {
 // addressed sets the destination address of a captured outbound connection, if the request has
 // none: the request's host if that is an address, else the first address of the host's service.
 func addressed(request explain.Request, node model.Node, world *model.Mesh) explain.Request {
-	if request.Address.IsValid() || !node.IsIntercepted() || request.Inbound() {
+	if request.DestinationAddress.IsValid() || !node.IsIntercepted() || request.Inbound() {
 		return request
 	}
 	if address, err := netip.ParseAddr(request.Host); err == nil {
-		request.Address = address
+		request.DestinationAddress = address
 		return request
 	}
 	service := world.Service(request.Host, node.Namespace)
@@ -140,7 +140,7 @@ func addressed(request explain.Request, node model.Node, world *model.Mesh) expl
 	if port := service.Port(request.Port); port != nil {
 		for _, text := range port.Entry.Addresses {
 			if address, err := netip.ParseAddr(text); err == nil {
-				request.Address = address
+				request.DestinationAddress = address
 				return request
 			}
 		}

@@ -71,7 +71,7 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 		return explain.Request{}, false
 	}
 	request := explain.Request{Method: method, Port: uint32(port),
-		Address: netip.MustParseAddr("127.0.0.1")}
+		DestinationAddress: netip.MustParseAddr("127.0.0.1")}
 	scheme, rest, ok := strings.Cut(target, "://")
 	if !ok {
 		scheme, rest = "http", target
@@ -91,7 +91,7 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 			return explain.Request{}, false // CONNECT
 		case name == "to" || name == "proxy":
 			to := netip.MustParseAddrPort(value)
-			request.Address, request.Port = to.Addr(), uint32(to.Port())
+			request.DestinationAddress, request.Port = to.Addr(), uint32(to.Port())
 		case !slices.Contains(options, name):
 			request.Headers = append(request.Headers, explain.Header{Name: name, Value: value})
 		}

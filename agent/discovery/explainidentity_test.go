@@ -30,7 +30,7 @@ func (p peer) explainPlain(t *testing.T, address string, port int, mode string) 
 		return
 	}
 	said := p.explain(t, explain.Request{Host: address, Port: uint32(port),
-		Address: netip.MustParseAddr(address)})
+		DestinationAddress: netip.MustParseAddr(address)})
 	if mode != "STRICT" && said.Outcome == explain.OutcomeForwarded ||
 		mode == "STRICT" && said.Outcome == explain.OutcomeConnectionClosed &&
 			strings.Contains(said.Reason, "mesh.yaml:") {

@@ -114,7 +114,7 @@ func TestStrict_OfPorts(t *testing.T) {
 
 func strictPorts(t *testing.T, server *discovery.Server, n *corev3.Node) string {
 	t.Helper()
-	strict, err := server.StrictPorts(n)
+	strict, err := server.StrictMTLSPorts(n)
 	must(t, err)
 	if strict == nil {
 		return "nothing"

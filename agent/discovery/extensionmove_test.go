@@ -302,7 +302,7 @@ func TestExtensions_EnvoyFilterByName(t *testing.T) {
 	extensions := plugin("one", "phase: AUTHZ, failStrategy: FAIL_OPEN, url: 'file://"+r.module("a",
 		wasmtest.HeaderModule(wasmtest.RequestHeaderMap, "x-order", "a"))+"'") +
 		plugin("two", fmt.Sprintf("type: NETWORK, match: [{ports: [{number: %d}]}], url: 'file://%s'",
-			r.tcp, r.module("close", wasmtest.ClosingModule())))
+			r.tcp, r.module("close", wasmtest.ConnectionClosingModule())))
 	forwards := func(want bool) {
 		eventually(t, "connections", func() (bool, string) {
 			got := askWith(r.tcp, "/", nil)

@@ -76,7 +76,7 @@ func newExtensionRig(t *testing.T, state string) *extensionRig {
 	}))
 	t.Cleanup(r.modules.Close)
 	r.server, r.changes = start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
-		FetchWasmModules: true, WasmModuleFile: filepath.Join(state, "modules")})
+		FetchWasmModules: true, WasmModuleCacheFile: filepath.Join(state, "modules")})
 	return r
 }
 
@@ -231,7 +231,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.reports("")
 
 	// a network filter closes connections
-	r.module("close", wasmtest.ClosingModule())
+	r.module("close", wasmtest.ConnectionClosingModule())
 	eventually(t, "a connection is forwarded", func() (bool, string) {
 		got := askWith(r.tcp, "/", nil)
 		return got == "200 ", got
@@ -245,7 +245,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("200 ")
 
 	// an extension whose Wasm VM fails at each request
-	r.module("fails", wasmtest.FailingModule())
+	r.module("fails", wasmtest.TrappingModule())
 	r.apply(plugin("fails", file("fails")))
 	r.answers("503 ")
 	r.apply(plugin("failsopen", file("fails")+", failStrategy: FAIL_OPEN"))

@@ -122,7 +122,7 @@ func TestExtensions_ChangedModuleFile(t *testing.T) {
 // code fails, and a problem reports that they pass unchecked.
 func TestExtensions_GuardThatFailsOpen(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
-	url := "phase: AUTHZ, url: file://" + r.module("fails", wasmtest.FailingModule())
+	url := "phase: AUTHZ, url: file://" + r.module("fails", wasmtest.TrappingModule())
 	startEnvoy(t, "router", r.server).listens(t)
 	r.apply(plugin("closed", url))
 	r.answers("503 ")

@@ -11,7 +11,7 @@ import (
 // newKeySets returns a fetcher for the key sets of RequestAuthentications. roots is a file with
 // trusted CA certificates, or "" for the system's.
 func (s *Server) newKeySets(roots string) *jwks.Fetcher {
-	options := jwks.Options{File: s.options.KeySetFile, AllowsLocalAddress: s.mayBeLocal,
+	options := jwks.Options{File: s.options.KeySetCacheFile, AllowsLocalAddress: s.mayBeLocal,
 		Conditions: s.options.Conditions, Logger: s.options.Logger, Refresh: s.options.KeySetRefresh}
 	if roots != "" {
 		options.Roots = func() *x509.CertPool {

@@ -130,14 +130,14 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	write(t, file, objects)
 	board := condition.NewRegistry()
 	options := discovery.Options{Files: []string{folder}, Namespace: "shop", SystemRoots: roots,
-		KeySetFile: filepath.Join(state,
+		KeySetCacheFile: filepath.Join(state,
 			"key-sets"), KeySetRefresh: 20 * time.Millisecond, Conditions: board}
 	server, changes := start(t, options)
 	e := startEnvoy(t, "router", server)
 	e.listens(t)
 	problem := func() string {
 		for _, c := range board.Conditions() {
-			if c.Code == jwks.CodeUnavailable {
+			if c.Code == jwks.ConditionUnavailable {
 				return string(c.Severity) + " " + c.Sentence
 			}
 		}
@@ -184,7 +184,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	issuer.Close()
 	reports("remain in use")
 	eventually(t, "the keys are stored", func() (bool, string) {
-		text, err := os.ReadFile(options.KeySetFile)
+		text, err := os.ReadFile(options.KeySetCacheFile)
 		return err == nil && strings.Contains(string(text), `"kid\":\"2\"`) &&
 			!strings.Contains(string(text), `"kid\":\"1\"`), string(text)
 	})
@@ -194,7 +194,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	write(t, filepath.Join(folder, "mesh.yaml"), fmt.Sprintf(keySetMesh, port, issuer.URL,
 		tokenBackend(t, "b"))+namedIssuer)
 	again, _ := start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
-		SystemRoots: roots, KeySetFile: copyOf(t, options.KeySetFile)})
+		SystemRoots: roots, KeySetCacheFile: copyOf(t, options.KeySetCacheFile)})
 	startEnvoy(t, "router", again)
 	for token, want := range map[string]string{second.sign(t, claims): "200 b",
 		first.sign(t, claims): "401"} {

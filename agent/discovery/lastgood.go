@@ -52,7 +52,7 @@ func (s *Server) restoreMesh(text []byte) {
 // logRestored logs the number of last good versions in force, and how many of their files are
 // missing. Only Run may call it.
 func (s *Server) logRestored() {
-	now, waiting := s.lastGood(), s.config.store.CountMissingLastGood()
+	now, waiting := s.lastGood(), s.config.store.CountLastGoodAwaitingFiles()
 	if objects := len(now.Objects) - waiting; objects+len(now.MeshConfig) > 0 {
 		s.options.Logger.Info("restored last-good objects of previous run",
 			"objects", objects, "mesh_config", len(now.MeshConfig) > 0)
@@ -70,7 +70,7 @@ func (s *Server) lastGood() lastgood.State {
 	c := s.config
 	state := lastgood.State{Objects: c.held, MissingPaths: c.away, PolicyFolderInodes: c.folders,
 		PolicyCountsByFile:      c.policies,
-		PolicyRecordsIncomplete: c.lost, WriterRefusedUnknownFields: c.store.HasKind(object.EnvoyFilter)}
+		PolicyLocationsIncomplete: c.lost, WriterRefusedUnknownFilterFields: c.store.HasKind(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.MeshConfig = s.meshText
 		if len(state.MeshConfig) == 0 { // empty text: Istio's defaults are in force
@@ -96,8 +96,8 @@ func (s *Server) persist() {
 
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
-	if !s.persisted.stale && now.WriterRefusedUnknownFields == last.WriterRefusedUnknownFields &&
-		now.PolicyRecordsIncomplete == last.PolicyRecordsIncomplete &&
+	if !s.persisted.stale && now.WriterRefusedUnknownFilterFields == last.WriterRefusedUnknownFilterFields &&
+		now.PolicyLocationsIncomplete == last.PolicyLocationsIncomplete &&
 		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.MissingPaths,
 		last.MissingPaths) &&
 		maps.Equal(now.PolicyFolderInodes, last.PolicyFolderInodes) &&

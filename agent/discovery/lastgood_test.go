@@ -53,7 +53,7 @@ func (l *runs) next() {
 	l.changes = make(chan []string)
 	var err error
 	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
-		Settings: l.settings(), LastGoodFile: l.lastGood, RefusalFile: l.refusals, AwaitFiles: l.await,
+		Settings: l.settings(), LastGoodFile: l.lastGood, RefusalFile: l.refusals, AwaitFileListing: l.await,
 		ProxyNamespaces: func() []string { return []string{"bank"} }, ChangedPaths: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {

@@ -34,9 +34,9 @@ func (s *Server) ProblemsInStatistics(node *corev3.Node,
 	return problems, nil
 }
 
-// StrictPorts returns for which ports of a proxy's host mutual TLS is required; see
-// view.ProxyView.StrictPorts.
-func (s *Server) StrictPorts(
+// StrictMTLSPorts returns for which ports of a proxy's host mutual TLS is required; see
+// view.ProxyView.StrictMTLSPorts.
+func (s *Server) StrictMTLSPorts(
 	node *corev3.Node,
 ) (func(port uint16) (policy resource.Origin, strict, ownPort bool), error) {
 	v, err := s.viewOf(node)
@@ -45,7 +45,7 @@ func (s *Server) StrictPorts(
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return v.StrictPorts(), nil
+	return v.StrictMTLSPorts(), nil
 }
 
 // writtenIn returns the object in which a cluster's problem can be fixed: the DestinationRule if

@@ -14,7 +14,7 @@ func (s *Server) newModules() *wasm.Fetcher {
 	if !s.options.FetchWasmModules {
 		return nil
 	}
-	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.WasmModuleFile,
+	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.WasmModuleCacheFile,
 		AllowsLocalAddress: s.mayBeLocal,
 		Conditions:         s.options.Conditions, Logger: s.options.Logger})
 }

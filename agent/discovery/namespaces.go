@@ -97,7 +97,7 @@ func (s *Server) applyNamespaces() {
 	if namespace == c.namespace {
 		return
 	}
-	c.store.SetNamespace(namespace)
+	c.store.SetDefaultNamespace(namespace)
 	c.store.Load() // problems contain the namespace, so the files must be loaded again
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -35,10 +35,10 @@ type Options struct {
 	// NewFleetServer.
 	SeparateViewsByAddress bool
 
-	// AwaitFiles makes the server withhold all resources until each of Files, and each directory
+	// AwaitFileListing makes the server withhold all resources until each of Files, and each directory
 	// that had policies in an earlier run, was listed once since the start. A path that is missing
 	// may contain policies.
-	AwaitFiles bool
+	AwaitFileListing bool
 
 	// LastGoodFile is the file (mode 0600) with the last good versions of objects whose newest
 	// versions are invalid. "": they are not stored, so that a restarted server does not serve
@@ -49,28 +49,28 @@ type Options struct {
 	// accepted versions. "": refusals are not stored.
 	RefusalFile string
 
-	// KeySetFile is the file (mode 0600) with the fetched key sets of RequestAuthentications. "":
+	// KeySetCacheFile is the file (mode 0600) with the fetched key sets of RequestAuthentications. "":
 	// after a start, no key set is known until it was fetched.
-	KeySetFile    string
+	KeySetCacheFile    string
 	KeySetRefresh time.Duration // interval at which key sets are fetched again; 0: 20 minutes
 
 	// FetchWasmModules makes the server fetch the Wasm modules of extensions and put them into the
 	// resources. If it is false, the clients are agents that fetch modules themselves, as istiod's
 	// clients do.
 	FetchWasmModules bool
-	// WasmModuleFile is the file (mode 0600) with the fetched modules. "": after a start, no module
+	// WasmModuleCacheFile is the file (mode 0600) with the fetched modules. "": after a start, no module
 	// is known until it was fetched.
-	WasmModuleFile string
+	WasmModuleCacheFile string
 
 	// TypedConfigs checks typed_configs of EnvoyFilters whose types are not linked into this
 	// program. nil: Envoy alone checks them.
 	TypedConfigs *typedconfig.Checker
 
-	// FilesMayHaveBeenServed reports whether an earlier server may have served Files. If that
+	// EarlierRunMayHaveServedFiles reports whether an earlier server may have served Files. If that
 	// server did not check EnvoyFilters for unknown fields
-	// (lastgood.State.WriterRefusedUnknownFields), EnvoyFilters with unknown fields remain in
+	// (lastgood.State.WriterRefusedUnknownFilterFields), EnvoyFilters with unknown fields remain in
 	// force.
-	FilesMayHaveBeenServed bool
+	EarlierRunMayHaveServedFiles bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
 	// MaxViewsPerIdentity bounds the number of kinds of proxies that have the same identity.

@@ -8,13 +8,13 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// ProvidersByCluster describes the extension providers of MeshConfig for messages, by the cluster
+// ExtensionProvidersByCluster describes the extension providers of MeshConfig for messages, by the cluster
 // of their service: "provider zipkin (/etc/mesh.yaml:3)" has the name and the line of the provider.
 // If several providers use one cluster, it has all names and the line of the first provider.
 // Providers without a service in the mesh are omitted.
-func (s *Server) ProvidersByCluster() map[string]string {
+func (s *Server) ExtensionProvidersByCluster() map[string]string {
 	s.mu.Lock()
-	services := translate.ProviderServices(s.config.world)
+	services := translate.ExtensionProviderClusters(s.config.world)
 	file, text := s.settings.MeshConfigFile, s.meshText
 	s.mu.Unlock()
 	names := map[string][]string{}

@@ -155,7 +155,7 @@ func (e *envoy) listens(t testing.TB) {
 // eventually polls until a condition holds, for at most thirty seconds.
 func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	t.Helper()
-	parts.EventuallySees(t, time.Minute, what, holds)
+	parts.EventuallyWithObservation(t, time.Minute, what, holds)
 }
 
 // freePorts returns distinct ports that are free now.

@@ -122,20 +122,20 @@ func New(options Options) (*Server, error) {
 		store: newStore(options, s.check(),
 			lastGood), held: lastGood.Objects, away: lastGood.MissingPaths,
 		folders:  lastGood.PolicyFolderInodes,
-		policies: lastGood.PolicyCountsByFile, lost: lastGood.PolicyRecordsIncomplete}
+		policies: lastGood.PolicyCountsByFile, lost: lastGood.PolicyLocationsIncomplete}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
 
 func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
-		Validate: check.object, ValidateEnvoyFilters: check.unlinked, AwaitPaths: o.AwaitFiles,
+		Validate: check.object, ValidateEnvoyFilters: check.unlinked, AwaitPaths: o.AwaitFileListing,
 		LastGood: lastGood.Objects, MissingPaths: lastGood.MissingPaths,
 		PolicyFolderInodes:      lastGood.PolicyFolderInodes,
 		PolicyCountsByFile:      lastGood.PolicyCountsByFile,
-		PolicyRecordsIncomplete: lastGood.PolicyRecordsIncomplete,
-		TolerateUnknownFields: o.FilesMayHaveBeenServed &&
-			!lastGood.WriterRefusedUnknownFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
+		PolicyLocationsIncomplete: lastGood.PolicyLocationsIncomplete,
+		TolerateUnknownFields: o.EarlierRunMayHaveServedFiles &&
+			!lastGood.WriterRefusedUnknownFilterFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
 }
 
 // Run reads the files, and reads changed files again, until the context ends. It returns nil.

@@ -83,7 +83,7 @@ func TestTelemetry_OpenTelemetryCollector(t *testing.T) {
 			if err := requestPath(port, own, test.header); err != nil {
 				return false, err.Error()
 			}
-			records := collected(t, c.File)
+			records := collected(t, c.OutputFile)
 			return slices.ContainsFunc(records, func(record string) bool {
 				return !slices.ContainsFunc(append(test.want, own), func(text string) bool {
 					return !strings.Contains(record, text)

@@ -72,7 +72,7 @@ func (c filterCheck) unlinked(filters []*object.Object) []store.ValidationResult
 	var of []int
 	var at []string
 	for i, o := range filters {
-		read, _ := patch.Read(o)
+		read, _ := patch.Parse(o)
 		for _, f := range read.UnlinkedMessages {
 			value, err := protojson.Marshal(f.Value)
 			if err != nil {

@@ -17,10 +17,10 @@ func (s *Server) UnreadableSecretFiles() map[string]Problem {
 		return nil // the files are on other hosts
 	}
 	s.certificates.refresh(reloadWait)
-	secrets := map[translate.FileSecret]resource.Origin{}
+	secrets := map[translate.ConfiguredSecret]resource.Origin{}
 	s.mu.Lock()
 	for _, v := range s.views {
-		v.FileSecrets(func(secret translate.FileSecret, users []resource.Origin) {
+		v.ConfiguredSecrets(func(secret translate.ConfiguredSecret, users []resource.Origin) {
 			if secret.Credential == "" { // the agent reads credentials, and retains their content
 				secrets[secret] = users[0]
 			}
@@ -48,7 +48,7 @@ func (s *Server) ObjectsUsingSecrets() map[string][]resource.Origin {
 	found := map[string][]resource.Origin{}
 	s.mu.Lock()
 	for _, v := range s.views {
-		v.FileSecrets(func(secret translate.FileSecret, users []resource.Origin) {
+		v.ConfiguredSecrets(func(secret translate.ConfiguredSecret, users []resource.Origin) {
 			found[secret.Name()] = append(found[secret.Name()], users...)
 		})
 	}

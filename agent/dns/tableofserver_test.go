@@ -110,7 +110,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 	}
 	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Inputs: []store.SourceInput{
 		service("service:web", host, "10.96.0.3", "10.0.0.1")}})
-	parts.EventuallySees(t, time.Minute, "the new address", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the new address", func() (bool, string) {
 		names, err := ParseNameTable(table("a", "true").EncodedMessage())
 		return err == nil && describe(names) == "[{other.test [10.96.0.2]  } {"+host+
 			" [10.96.0.3] web shop}]", describe(names)

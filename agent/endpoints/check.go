@@ -47,7 +47,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 
 // period returns the time between two checks; 0: none is needed.
 func (t *Tracker) period() time.Duration {
-	blind := t.options.HasNoFailureLog()
+	blind := t.options.EnvoyHasNoFailureLog()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	watches := blind || len(t.providers) > 0
@@ -76,7 +76,7 @@ func (t *Tracker) period() time.Duration {
 // check reads the counters and compares them with the previous ones. If they cannot be read, no
 // problem ends, and no single failure becomes a problem.
 func (t *Tracker) check(ctx context.Context) {
-	blind := t.options.HasNoFailureLog()
+	blind := t.options.EnvoyHasNoFailureLog()
 	t.findEmpty(ctx)
 	seen, err := t.options.ReadCounters(ctx)
 	if err != nil {

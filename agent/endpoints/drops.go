@@ -39,7 +39,7 @@ type dropState struct {
 // It raises a condition if the numbers have grown, and clears it half a minute after the last
 // growth. It reads nothing if Envoy has a log of failures and MeshConfig has no providers.
 func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
-	blind := t.options.HasNoFailureLog()
+	blind := t.options.EnvoyHasNoFailureLog()
 	t.mu.Lock()
 	watched, failures := blind || len(t.providers) > 0, t.total
 	t.mu.Unlock()

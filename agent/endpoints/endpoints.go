@@ -139,9 +139,9 @@ type Options struct {
 	// RequestsWithoutEndpoint returns, by cluster, how many requests of the live epoch found no
 	// healthy endpoint.
 	RequestsWithoutEndpoint func(ctx context.Context) (map[string]uint64, error)
-	// HasNoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
+	// EnvoyHasNoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
 	// counters show them.
-	HasNoFailureLog func() bool
+	EnvoyHasNoFailureLog func() bool
 	// ProvidersByCluster returns the providers of MeshConfig, for display, by the cluster of their
 	// service. Requests that Envoy itself sends to these services are not in the log of failures.
 	ProvidersByCluster func() map[string]string

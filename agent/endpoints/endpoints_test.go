@@ -53,7 +53,7 @@ func run(t *testing.T, blind bool, test func(*bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{board: condition.NewRegistry(),
 			seen: Snapshot{Endpoints: map[Key]Counters{web: {Requests: 1}}}}
-		b.Tracker = New(Options{Conditions: b.board, HasNoFailureLog: func() bool { return blind },
+		b.Tracker = New(Options{Conditions: b.board, EnvoyHasNoFailureLog: func() bool { return blind },
 			RequestsWithoutEndpoint: func(context.Context) (map[string]uint64, error) {
 				return nil,
 					nil

@@ -83,11 +83,11 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 	e := start(t, CommandLine{})
 	ctx := t.Context()
-	want := func(what string, expected Activity) {
+	want := func(what string, expected ActiveTraffic) {
 		t.Helper()
-		var got Activity
+		var got ActiveTraffic
 		eventually(t, what, func() bool {
-			activity, err := e.Activity(ctx)
+			activity, err := e.ActiveTraffic(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,14 +95,14 @@ func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 			return got == expected
 		})
 	}
-	want("an Envoy without clients has nothing in hand", Activity{})
+	want("an Envoy without clients has nothing in hand", ActiveTraffic{})
 
 	tunnel, err := net.Dial("tcp", e.TCP)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tunnel.Close() }()
-	want("one tunnel", Activity{Connections: 1, Tunnels: 1})
+	want("one tunnel", ActiveTraffic{Connections: 1, Tunnels: 1})
 
 	client, err := net.Dial("tcp", e.HTTP)
 	if err != nil {
@@ -112,7 +112,7 @@ func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 	if _, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	want("one tunnel and one request", Activity{Connections: 2, Requests: 1, Tunnels: 1})
+	want("one tunnel and one request", ActiveTraffic{Connections: 2, Requests: 1, Tunnels: 1})
 
 	_ = tunnel.Close()
 	for range 2 { // two connections: of the tunnel and of the request
@@ -131,9 +131,9 @@ func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want("one idle connection", Activity{Connections: 1})
+	want("one idle connection", ActiveTraffic{Connections: 1})
 	_ = client.Close()
-	want("nothing again", Activity{})
+	want("nothing again", ActiveTraffic{})
 }
 
 func TestActivityLeavesOutWhatIsNotTheUsers(t *testing.T) {
@@ -154,7 +154,7 @@ func TestActivityLeavesOutWhatIsNotTheUsers(t *testing.T) {
 		"http.inbound_0.0.0.0_80.downstream_rq_active":           5,
 		"listener.0.0.0.0_80.http.inbound.downstream_rq_unknown": 1,
 	})
-	if want := (Activity{Connections: 7, Requests: 5, Tunnels: 3}); got != want {
+	if want := (ActiveTraffic{Connections: 7, Requests: 5, Tunnels: 3}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

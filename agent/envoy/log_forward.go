@@ -76,9 +76,9 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 	f.reportRedacted(reader.redactor.RemovedLines(false), batch.Epoch)
 }
 
-// EndEpoch ends the log of an epoch. The epoch's last lines may still follow, because its exit may
+// EndEpochLog ends the log of an epoch. The epoch's last lines may still follow, because its exit may
 // be reported before them.
-func (f *LogForwarder) EndEpoch(id string, epoch int) {
+func (f *LogForwarder) EndEpochLog(id string, epoch int) {
 	if reader := f.readers[id]; reader != nil {
 		f.reportRedacted(reader.redactor.RemovedLines(true), epoch)
 	}

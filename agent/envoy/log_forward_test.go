@@ -41,7 +41,7 @@ func TestLogForwarder_LinesAfterTheExit(t *testing.T) {
 	logs := NewLogForwarder(slog.New(slog.NewTextHandler(&out, nil)), slog.New(slog.DiscardHandler))
 	logs.Forward(LogBatch{ID: "a", Lines: []string{prefix + "caught ENVOY_SIGTERM",
 		prefix + "first: goo.gle/debugonly  ", "c {"}}, true)
-	logs.EndEpoch("a", 1)
+	logs.EndEpochLog("a", 1)
 	logs.Forward(LogBatch{ID: "a", Lines: []string{"  hidden: 1", "}", ": reason",
 		prefix + "DeltaAggregatedResources gRPC config stream to xds-grpc closed: 13, reset"}}, true)
 	if said := out.String(); strings.Contains(said, "hidden") || strings.Contains(said, "closed") ||
@@ -50,7 +50,7 @@ func TestLogForwarder_LinesAfterTheExit(t *testing.T) {
 	}
 	for _, id := range []string{"b", "c"} {
 		logs.Forward(LogBatch{ID: id, Lines: []string{prefix + "line"}}, true)
-		logs.EndEpoch(id, 1)
+		logs.EndEpochLog(id, 1)
 	}
 	if len(logs.readers) != 1 {
 		t.Errorf("%d exited epochs are remembered", len(logs.readers))

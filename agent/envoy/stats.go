@@ -42,9 +42,9 @@ func (a *Admin) stats(ctx context.Context, kind, filter string) (map[string]uint
 	return stats, nil
 }
 
-// Activity is the number of open connections and requests of an epoch. It does not count those of
+// ActiveTraffic is the number of open connections and requests of an epoch. It does not count those of
 // the admin interface and of Outrider's own listeners.
-type Activity struct {
+type ActiveTraffic struct {
 	Connections uint64 // from clients
 	Requests    uint64 // HTTP requests in flight, including upgraded connections (WebSocket)
 	// Tunnels counts connections other than HTTP, which are not idle until they close.
@@ -53,7 +53,7 @@ type Activity struct {
 
 // Idle reports whether ending Envoy now would cut nothing but idle keep-alive connections, whose
 // clients retry.
-func (a Activity) Idle() bool { return a.Requests == 0 && a.Tunnels == 0 }
+func (a ActiveTraffic) Idle() bool { return a.Requests == 0 && a.Tunnels == 0 }
 
 // Statistics prefixes of Outrider's own listeners. The bootstrap sets them, and Activity excludes
 // them.
@@ -75,19 +75,19 @@ var (
 	ownPorts     = []string{"_15021", "_15090"}
 )
 
-// Activity returns the epoch's activity. If all fields are zero, the epoch can be ended without
+// ActiveTraffic returns the epoch's activity. If all fields are zero, the epoch can be ended without
 // losing requests. An Envoy whose stats matcher excludes downstream_cx_active and
 // downstream_rq_active always appears idle.
-func (a *Admin) Activity(ctx context.Context) (Activity, error) {
+func (a *Admin) ActiveTraffic(ctx context.Context) (ActiveTraffic, error) {
 	stats, err := a.Stats(ctx, activityFilter)
 	if err != nil {
-		return Activity{}, err
+		return ActiveTraffic{}, err
 	}
 	return activity(stats), nil
 }
 
-func activity(stats map[string]uint64) Activity {
-	var found Activity
+func activity(stats map[string]uint64) ActiveTraffic {
+	var found ActiveTraffic
 	var http uint64
 	for name, value := range stats {
 		if rest, ok := strings.CutPrefix(name, "http."); ok {

@@ -146,7 +146,7 @@ func TestRepair_OfAnAdoptedEpochWaitsForItsConfiguration(t *testing.T) {
 		h.wait(time.Second)
 		h.expect("0 live")
 		result, err := h.s.Apply(h.t.Context(), Request{Spec: specOf("a"), IfChanged: true})
-		if err != nil || result.Mode != Unchanged {
+		if err != nil || result.Mode != NoNewEpoch {
 			t.Errorf("%+v, %v", result, err)
 		}
 		h.wait(time.Second)

@@ -46,7 +46,7 @@ func TestAdoption(t *testing.T) {
 					live.SpecDigest != "b" || admin == nil {
 					t.Errorf("live: %+v", live)
 				}
-				if got := h.unchanged(specOf("b")); got.Mode != Unchanged {
+				if got := h.unchanged(specOf("b")); got.Mode != NoNewEpoch {
 					t.Errorf("%+v", got)
 				}
 				if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != HotRestart {
@@ -109,7 +109,7 @@ func TestAdoptedStartThatFails(t *testing.T) {
 				h.wait(25 * time.Second)
 				// The failed epoch may have closed the old epoch's listeners before it died, so the
 				// old epoch is replaced.
-				if got := <-done; got.Mode != Unchanged {
+				if got := <-done; got.Mode != NoNewEpoch {
 					t.Errorf("%+v", got)
 				}
 				h.wait(20 * time.Second)
@@ -157,7 +157,7 @@ func TestEnvoyDiedWhileNoAgentWasThere(t *testing.T) {
 				h.wait(500 * time.Millisecond)
 				h.expect(test.want)
 				if len(test.victims) == 1 && test.victims[0] == 0 && test.overlap {
-					if got.Mode != Unchanged || h.outage() != 0 {
+					if got.Mode != NoNewEpoch || h.outage() != 0 {
 						t.Errorf("%+v; nobody served for %s", got, h.outage())
 					}
 				} else if h.outage() > 1200*time.Millisecond {

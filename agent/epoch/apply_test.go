@@ -141,7 +141,7 @@ func TestUnchanged(t *testing.T) {
 		h.must(specOf("a"))
 		h.must(specOf("b"))
 		result, err := h.s.Apply(h.t.Context(), Request{Spec: specOf("b"), IfChanged: true})
-		if err != nil || result != (Result{Epoch: 1, Previous: 1, Mode: Unchanged}) {
+		if err != nil || result != (Result{Epoch: 1, Previous: 1, Mode: NoNewEpoch}) {
 			t.Errorf("%+v, %v", result, err)
 		}
 		// The spec changes, and changes back while the request waits for the end of the overlap: no
@@ -151,7 +151,7 @@ func TestUnchanged(t *testing.T) {
 		synctest.Wait()
 		result, err = h.s.Apply(h.t.Context(), Request{Spec: specOf("b"), IfChanged: true})
 		cancel()
-		if err != nil || result.Mode != Unchanged {
+		if err != nil || result.Mode != NoNewEpoch {
 			t.Errorf("%+v, %v", result, err)
 		}
 		h.wait(20 * time.Second)

@@ -191,7 +191,7 @@ func (m *machine) requestUndrain(c call) {
 	case live == nil:
 		a.err = ErrNotLive
 	case !m.drain.wanted:
-		a.result = Result{Epoch: live.Number, Previous: live.Number, Mode: Unchanged}
+		a.result = Result{Epoch: live.Number, Previous: live.Number, Mode: NoNewEpoch}
 	case m.lastGood == nil || m.lastGood.adopted != nil:
 		a.err = m.refusal(-1, fmt.Errorf("epoch %d: %w", live.Number, errAdoptedSpec))
 	default:

@@ -14,7 +14,7 @@ func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 	live, _, _ := h.s.Live()
 	if listening, unhealthy := h.state(e); listening == want || unhealthy != want ||
 		live.DrainRequested != want {
-		h.t.Errorf("epoch %d: listens %t, unhealthy %t, said to drain %t; to drain is %t", e.Number,
+		h.t.Errorf("epoch %d: listens %t, unhealthy %t, said to drain %t; to drain is %t", e.EpochNumber,
 			listening, unhealthy, live.DrainRequested, want)
 	}
 }

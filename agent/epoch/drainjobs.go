@@ -120,10 +120,10 @@ func (x *executor) insist(ctx context.Context, id string,
 	return once()
 }
 
-func (x *executor) activity(ctx context.Context, admin Admin) (envoy.Activity, error) {
+func (x *executor) activity(ctx context.Context, admin Admin) (envoy.ActiveTraffic, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return admin.Activity(ctx)
+	return admin.ActiveTraffic(ctx)
 }
 
 // steer makes the keeper direct the new connections of ports that two epochs share to one of the
@@ -250,7 +250,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 			return nil
 		}
 		err := x.awaitActivity(ctx, admin, 0,
-			func(a envoy.Activity) bool { return a.Connections == 0 })
+			func(a envoy.ActiveTraffic) bool { return a.Connections == 0 })
 		if err != nil {
 			x.logs(slog.LevelWarn, "cannot count connections of Envoy: closing its listeners",
 				"error", err)
@@ -265,12 +265,12 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	if err != nil {
 		return fmt.Errorf("drain the listeners: %w", err)
 	}
-	return x.awaitActivity(ctx, admin, quietFor, envoy.Activity.Idle)
+	return x.awaitActivity(ctx, admin, quietFor, envoy.ActiveTraffic.Idle)
 }
 
 // awaitActivity returns when done has returned true for the time lasting, or when ctx has ended.
 func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.Duration,
-	done func(envoy.Activity) bool) error {
+	done func(envoy.ActiveTraffic) bool) error {
 	var since time.Time
 	for refused := 0; ctx.Err() == nil; sleep(ctx, pollSlow) {
 		activity, err := x.activity(ctx, admin)

@@ -70,7 +70,7 @@ func (a *EnvoyAdmin) State(ctx context.Context) (ServerState, error) {
 		started = gauges[workersStarted] == 1
 		a.started.Store(started)
 	}
-	number := EpochUnneeded
+	number := RestartEpochNotRead
 	if !a.own {
 		if number, err = a.RestartEpoch(ctx); err != nil {
 			return ServerState{}, err

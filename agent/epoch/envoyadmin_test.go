@@ -23,7 +23,7 @@ func TestEnvoyAdminState_RequestsNoFinalValueTwice(t *testing.T) {
 		// requested paths of each call; Envoy's workers start after the first call
 		steps [][]string
 	}{
-		{true, EpochUnneeded, [][]string{own, own, {"/ready"}}},
+		{true, RestartEpochNotRead, [][]string{own, own, {"/ready"}}},
 		{false, 3, [][]string{shared, shared, shared}},
 	} {
 		address := filepath.Join(parts.ShortDir(t), "admin.sock")

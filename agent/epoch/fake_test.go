@@ -146,7 +146,7 @@ func (w *world) look() {
 
 func (w *world) find(lineage, restart int) *fakeEnvoy {
 	for _, e := range w.all {
-		if e.exit == nil && e.HotRestart && e.Lineage == lineage && e.Epoch == restart {
+		if e.exit == nil && e.HotRestart && e.Lineage == lineage && e.RestartEpoch == restart {
 			return e
 		}
 	}
@@ -161,8 +161,8 @@ func (w *world) start(spec keeper.StartSpec) *fakeEnvoy {
 	e.drain, _ = time.ParseDuration(spec.Args[1])
 	e.shutdown, _ = time.ParseDuration(spec.Args[2])
 	for _, other := range w.all {
-		if other.exit == nil && other.Number == e.Number {
-			w.fault("epoch %d was started while one of this number lives", e.Number)
+		if other.exit == nil && other.EpochNumber == e.EpochNumber {
+			w.fault("epoch %d was started while one of this number lives", e.EpochNumber)
 		}
 	}
 	w.all = append(w.all, e)
@@ -171,12 +171,12 @@ func (w *world) start(spec keeper.StartSpec) *fakeEnvoy {
 		b.sick(e)
 	}
 	if e.HotRestart {
-		if other := w.find(e.Lineage, e.Epoch); other != e || w.find(e.Lineage, e.Epoch+3) != nil {
+		if other := w.find(e.Lineage, e.RestartEpoch); other != e || w.find(e.Lineage, e.RestartEpoch+3) != nil {
 			w.later(e, 5*time.Millisecond,
 				func() { w.end(e, 1, "", "unable to bind domain socket with base_id=1, id=0, errno=98") })
 			return e
 		}
-		if e.Epoch == 0 {
+		if e.RestartEpoch == 0 {
 			w.memory[e.Lineage] = &memory{}
 		}
 		m := w.memory[e.Lineage]
@@ -194,7 +194,7 @@ func (w *world) start(spec keeper.StartSpec) *fakeEnvoy {
 		w.later(e, 40*time.Millisecond, func() { w.end(e, 1, "", "Unable to parse JSON as proto") })
 		return e
 	}
-	if !e.HotRestart || e.Epoch == 0 {
+	if !e.HotRestart || e.RestartEpoch == 0 {
 		w.initialize(e, b, nil)
 		return e
 	}
@@ -203,7 +203,7 @@ func (w *world) start(spec keeper.StartSpec) *fakeEnvoy {
 }
 
 func (w *world) handshake(e *fakeEnvoy, b behaviour) {
-	parent, m := w.find(e.Lineage, e.Epoch-1), w.memory[e.Lineage]
+	parent, m := w.find(e.Lineage, e.RestartEpoch-1), w.memory[e.Lineage]
 	switch {
 	case parent == nil:
 		w.later(e, 10*time.Second, func() { w.end(e, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
@@ -216,7 +216,7 @@ func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 		e.handshaken, parent.admin = true, false
 		if old := parent.parent; old != nil && old.exit == nil {
 			if old.process().ClientConnections > 0 || old.process().HasListeners {
-				w.fault("epoch %d was started while epoch %d was ending: its connections are cut", e.Number, old.Number)
+				w.fault("epoch %d was started while epoch %d was ending: its connections are cut", e.EpochNumber, old.EpochNumber)
 			}
 			old.told = true
 			if !old.stopped {
@@ -274,7 +274,7 @@ func (w *world) closeListeners(e *fakeEnvoy) {
 	e.listening = false
 	for _, other := range w.all {
 		if other != e && other.listening && !w.unsteered && !(e.steered && !e.closes.After(time.Now())) {
-			w.fault("epoch %d closed its listeners while connections came in, beside epoch %d", e.Number, other.Number)
+			w.fault("epoch %d closed its listeners while connections came in, beside epoch %d", e.EpochNumber, other.EpochNumber)
 		}
 	}
 }
@@ -310,7 +310,7 @@ func (w *world) signal(e *fakeEnvoy, signal syscall.Signal) {
 	for _, child := range w.all {
 		early := child.exit == nil && child.parent == e && time.Since(child.live) < child.shutdown+time.Second
 		if early && signal != syscall.SIGCONT && !w.allowed {
-			w.fault("epoch %d was sent %s while epoch %d counts on it", e.Number, signal, child.Number)
+			w.fault("epoch %d was sent %s while epoch %d counts on it", e.EpochNumber, signal, child.EpochNumber)
 		}
 	}
 	switch signal {

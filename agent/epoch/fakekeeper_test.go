@@ -226,7 +226,7 @@ func (k *fakeKeeper) SteerNewConnections(ctx context.Context, from, to string,
 	}
 	if err := k.with(ctx, to, func(e *fakeEnvoy) error {
 		if e.exit != nil {
-			return fmt.Errorf("epoch %d has ended", e.Number)
+			return fmt.Errorf("epoch %d has ended", e.EpochNumber)
 		}
 		return nil
 	}); err != nil {
@@ -246,7 +246,7 @@ func (k *fakeKeeper) RemoveEnvoyFiles(ctx context.Context) error {
 	defer k.w.mu.Unlock()
 	for _, e := range k.w.all {
 		if e.exit == nil {
-			k.w.fault("cleaned up while epoch %d lives", e.Number)
+			k.w.fault("cleaned up while epoch %d lives", e.EpochNumber)
 		}
 	}
 	k.w.cleaned++
@@ -270,7 +270,7 @@ func (a fakeAdmin) ask(ctx context.Context, f func(*fakeEnvoy), late bool) error
 	a.w.mu.Lock()
 	var found *fakeEnvoy
 	for _, e := range a.w.all {
-		if e.exit == nil && e.admin && fmt.Sprintf("admin-%d.sock", e.Number) == a.address {
+		if e.exit == nil && e.admin && fmt.Sprintf("admin-%d.sock", e.EpochNumber) == a.address {
 			found = e
 		}
 	}
@@ -296,7 +296,7 @@ func (a fakeAdmin) State(ctx context.Context) (state ServerState, err error) {
 	err = a.with(ctx, func(e *fakeEnvoy) {
 		state = ServerState{Server: "PRE_INITIALIZING", RestartEpoch: -1}
 		if !e.live.IsZero() {
-			state = ServerState{Server: "LIVE", RestartEpoch: e.Epoch, WorkersStarted: true}
+			state = ServerState{Server: "LIVE", RestartEpoch: e.RestartEpoch, WorkersStarted: true}
 		}
 	})
 	return state, err
@@ -317,7 +317,7 @@ func (a fakeAdmin) pause() {
 	a.w.mu.Lock()
 	var slow time.Duration
 	for _, e := range a.w.all {
-		if fmt.Sprintf("admin-%d.sock", e.Number) == a.address {
+		if fmt.Sprintf("admin-%d.sock", e.EpochNumber) == a.address {
 			slow = e.slowAdmin
 		}
 	}
@@ -351,9 +351,9 @@ func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 	})
 }
 
-func (a fakeAdmin) Activity(ctx context.Context) (activity envoy.Activity, err error) {
+func (a fakeAdmin) ActiveTraffic(ctx context.Context) (activity envoy.ActiveTraffic, err error) {
 	err = a.with(ctx, func(e *fakeEnvoy) {
-		activity = envoy.Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests,
+		activity = envoy.ActiveTraffic{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests,
 			Tunnels: e.tunnels}
 	})
 	return activity, err

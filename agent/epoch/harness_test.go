@@ -147,10 +147,10 @@ func (h *harness) must(spec *Spec) Result {
 }
 
 // refused applies a spec, fails the test if it is accepted, and returns the error.
-func (h *harness) refused(spec *Spec) *RefusedError {
+func (h *harness) refused(spec *Spec) *AttemptError {
 	h.t.Helper()
 	result, err := h.apply(spec)
-	var refused *RefusedError
+	var refused *AttemptError
 	if !errors.As(err, &refused) {
 		h.t.Fatalf("apply %q: %+v, %v; it should have been refused", spec.Digest, result, err)
 	}

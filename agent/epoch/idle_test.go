@@ -223,7 +223,7 @@ func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 				change(h, bad)
 				_, err := h.s.Apply(h.t.Context(), Request{Spec: bad, Reason: "test",
 					AbortEpochs: []int{0}})
-				if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Remaining != 1 {
+				if refused, ok := errors.AsType[*AttemptError](err); !ok || refused.Remaining != 1 {
 					t.Errorf("%v", err)
 				}
 				h.do(func() {

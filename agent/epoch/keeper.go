@@ -70,7 +70,7 @@ type Admin interface {
 	// true, otherwise immediately. In the latter case all Envoys of the keeper refuse new
 	// connections when it returns, even if none of them responds.
 	DrainListeners(ctx context.Context, graceful bool) error
-	Activity(ctx context.Context) (envoy.Activity, error)
+	ActiveTraffic(ctx context.Context) (envoy.ActiveTraffic, error)
 	// SetLogLevels sets the level of all components, and then the levels of the listed components
 	// ("upstream:debug").
 	SetLogLevels(ctx context.Context, level, components string) error
@@ -84,9 +84,9 @@ type ServerState struct {
 	WorkersStarted bool
 }
 
-// EpochUnneeded is the RestartEpoch of a ServerState if no other running epoch has the same admin
+// RestartEpochNotRead is the RestartEpoch of a ServerState if no other running epoch has the same admin
 // address, so that the epoch that answers is certain.
-const EpochUnneeded = -1
+const RestartEpochNotRead = -1
 
 // Live reports whether Envoy serves. DRAINING means that /healthcheck/fail was called: Envoy still
 // serves.

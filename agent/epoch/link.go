@@ -192,7 +192,7 @@ func (l *KeeperLink) forward(ctx context.Context, c *KeeperConnection) {
 			case !open:
 				return
 			case event.Exited != nil:
-				lines.EndEpoch(event.Exited.ID, event.Exited.Number)
+				lines.EndEpochLog(event.Exited.ID, event.Exited.EpochNumber)
 				select {
 				case c.exits <- *event.Exited:
 				// after the end of the connection the supervisor does not receive exits
@@ -202,7 +202,7 @@ func (l *KeeperLink) forward(ctx context.Context, c *KeeperConnection) {
 					return
 				}
 			case event.Log != nil:
-				lines.Forward(envoy.LogBatch{ID: event.Log.ID, Epoch: event.Log.Epoch,
+				lines.Forward(envoy.LogBatch{ID: event.Log.ID, Epoch: event.Log.EpochNumber,
 					PID: l.pid(event.Log.ID), Lines: event.Log.Lines,
 					Dropped: event.Log.Dropped}, l.forwardLog.Load())
 			}
@@ -252,8 +252,8 @@ func (l *KeeperLink) ClientConnections(ctx context.Context, id string) (uint64, 
 	return 0, errors.New("the process has ended")
 }
 
-// Shutdown ends the keeper and all its Envoys.
-func (l *KeeperLink) Shutdown() {
+// ShutdownKeeper ends the keeper and all its Envoys.
+func (l *KeeperLink) ShutdownKeeper() {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	client := l.Connection()
@@ -263,8 +263,8 @@ func (l *KeeperLink) Shutdown() {
 	client.Close()
 }
 
-// ShutdownIfIdle ends the keeper if it is connected and has no running Envoy.
-func (l *KeeperLink) ShutdownIfIdle() {
+// ShutdownKeeperIfIdle ends the keeper if it is connected and has no running Envoy.
+func (l *KeeperLink) ShutdownKeeperIfIdle() {
 	if l.Connection() == nil {
 		return
 	}
@@ -279,5 +279,5 @@ func (l *KeeperLink) ShutdownIfIdle() {
 			return
 		}
 	}
-	l.Shutdown()
+	l.ShutdownKeeper()
 }

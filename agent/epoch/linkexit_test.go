@@ -16,7 +16,7 @@ import (
 // before it receives the exit. The link must not block then, but reconnect.
 func TestLink_ExitAtTheEndOfTheKeeper(t *testing.T) {
 	options := keeper.LaunchOptions{Folder: parts.ShortDir(t),
-		Binary: parts.ProgramPath(t, "outrider-keeper")}
+		Binary: parts.CopyProgram(t, "outrider-keeper")}
 	client, err := keeper.StartKeeper(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

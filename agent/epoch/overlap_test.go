@@ -20,7 +20,7 @@ func TestSideBySideAndBackToHotRestart(t *testing.T) {
 		if got := h.must(version("b", "12.1")); got != (Result{Epoch: 1, Previous: 0, Mode: SideBySide}) {
 			t.Errorf("another hot restart version: %+v", got)
 		}
-		if e := h.newest(); e.Epoch != 0 || e.Lineage != 1 || !e.HotRestart {
+		if e := h.newest(); e.RestartEpoch != 0 || e.Lineage != 1 || !e.HotRestart {
 			t.Errorf("it should found a lineage: %+v", e.StartSpec)
 		}
 		h.do(func() { old.requests = 1 })
@@ -36,13 +36,13 @@ func TestSideBySideAndBackToHotRestart(t *testing.T) {
 			Mode: HotRestart}) {
 			t.Errorf("the next: %+v", got)
 		}
-		if e := h.newest(); e.Epoch != 1 || e.Lineage != 1 {
+		if e := h.newest(); e.RestartEpoch != 1 || e.Lineage != 1 {
 			t.Errorf("it should go on with the lineage: %+v", e.StartSpec)
 		}
 		if got := h.must(specOf("d")); got.Epoch != 3 || got.Mode != SideBySide {
 			t.Errorf("and back: %+v", got)
 		}
-		if e := h.newest(); e.Epoch != 0 || e.Lineage != 0 {
+		if e := h.newest(); e.RestartEpoch != 0 || e.Lineage != 0 {
 			t.Errorf("a free slot: %+v", e.StartSpec)
 		}
 		h.kill(h.newest(), "SIGKILL")

@@ -44,8 +44,8 @@ func (p *Proxy) SetReadinessWithoutEnvoy(ready func() (ready bool,
 // WithoutEnvoy reports whether the agent runs no Envoy.
 func (p *Proxy) WithoutEnvoy() bool { return p.without != nil }
 
-// Number returns the number of the serving epoch, -1 if there is none.
-func (p *Proxy) Number() int {
+// EpochNumber returns the number of the serving epoch, -1 if there is none.
+func (p *Proxy) EpochNumber() int {
 	if e, ok := p.Epoch(); ok {
 		return e.Number
 	}

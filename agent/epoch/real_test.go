@@ -28,7 +28,7 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 			if !validated {
 				spec.ValidateCommand = nil
 			}
-			var refused *epoch.RefusedError
+			var refused *epoch.AttemptError
 			if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec}); !errors.As(err, &refused) ||
 				refused.Remaining != 1 {
 				t.Errorf("%s, validated %v: %v", bad, validated, err)
@@ -52,7 +52,7 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 	r.begin()
 	r.settled("3 live")
 	if got, err := r.s.Apply(r.Context(), epoch.Request{Spec: other, IfChanged: true}); err != nil ||
-		got.Mode != epoch.Unchanged {
+		got.Mode != epoch.NoNewEpoch {
 		t.Errorf("the next agent: %+v, %v", got, err)
 	}
 	// a version without hot restart, so that a hot restart is impossible, too

@@ -44,13 +44,13 @@ func newReal(t *testing.T) *realRig {
 	r.link = epoch.NewKeeperLink(epoch.KeeperLinkOptions{Logger: r.log(), EnvoyLog: r.log(),
 		ForwardLog: true,
 		Dialer: keeper.LaunchingDialer{Options: keeper.LaunchOptions{
-			Folder: filepath.Join(r.folder, "keeper"), Binary: parts.ProgramPath(t, "outrider-keeper")}}})
+			Folder: filepath.Join(r.folder, "keeper"), Binary: parts.CopyProgram(t, "outrider-keeper")}}})
 	if err := r.link.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		r.leave()
-		r.link.Shutdown()
+		r.link.ShutdownKeeper()
 	})
 	r.begin()
 	return r

@@ -24,7 +24,7 @@ func levelled(hash, level string) *Spec {
 func (h *harness) expectLevel(want string) {
 	h.t.Helper()
 	if got := h.newest().Args[3]; got != want {
-		h.t.Errorf("epoch %d was started with %s, want %s", h.newest().Number, got, want)
+		h.t.Errorf("epoch %d was started with %s, want %s", h.newest().EpochNumber, got, want)
 	}
 }
 
@@ -56,7 +56,7 @@ func (h *harness) adoptAs(spec *Spec) {
 	h.leave()
 	h.begin()
 	result, err := h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "start", IfChanged: true})
-	if err != nil || result.Mode != Unchanged {
+	if err != nil || result.Mode != NoNewEpoch {
 		h.t.Fatalf("%+v, %v", result, err)
 	}
 }

@@ -71,7 +71,7 @@ func (m *machine) answerUnchanged() {
 	if slices.ContainsFunc(m.pending.calls, func(c call) bool { return !c.ifChanged }) {
 		return
 	}
-	result := Result{Epoch: live.Number, Previous: live.Number, Mode: Unchanged}
+	result := Result{Epoch: live.Number, Previous: live.Number, Mode: NoNewEpoch}
 	m.reply(m.pending.calls, answer{result: result})
 	m.pending = nil
 }
@@ -83,8 +83,8 @@ func (m *machine) reply(calls []call, a answer) {
 }
 
 // refusal returns the error of a request for epoch number (-1: no epoch was tried).
-func (m *machine) refusal(number int, cause error, more ...string) *RefusedError {
-	r := &RefusedError{Number: number, Remaining: -1,
+func (m *machine) refusal(number int, cause error, more ...string) *AttemptError {
+	r := &AttemptError{Number: number, Remaining: -1,
 		Reasons: append([]string{cause.Error()}, more...),
 		cause:   cause}
 	if live := m.live(); live != nil {

@@ -78,8 +78,8 @@ type Result struct {
 	Mode     Mode
 }
 
-// RefusedError is the error of a request that failed without an effect on the live epoch.
-type RefusedError struct {
+// AttemptError is the error of a request that failed without an effect on the live epoch.
+type AttemptError struct {
 	Number    int      // epoch that was attempted
 	Remaining int      // epoch that continues to serve; -1: none
 	Reasons   []string // sentences; the first one states the decisive reason
@@ -89,7 +89,7 @@ type RefusedError struct {
 }
 
 // Error returns one line: the attempted epoch, the cause, and the epoch that continues to serve.
-func (r *RefusedError) Error() string {
+func (r *AttemptError) Error() string {
 	serves := "no epoch is live"
 	if r.Remaining >= 0 {
 		serves = fmt.Sprintf("epoch %d continues to serve", r.Remaining)
@@ -99,7 +99,7 @@ func (r *RefusedError) Error() string {
 
 // Unwrap returns the cause: ErrStopping, ErrAborted, or the error because of which the attempt
 // failed.
-func (r *RefusedError) Unwrap() error { return r.cause }
+func (r *AttemptError) Unwrap() error { return r.cause }
 
 // Errors of this package.
 var (

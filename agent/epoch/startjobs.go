@@ -188,7 +188,7 @@ func (a awaitLive) poll(ctx context.Context, x *executor) error {
 		now := time.Now()
 		switch {
 		case err == nil && (state.RestartEpoch == a.restartEpoch ||
-			state.RestartEpoch == EpochUnneeded || !state.Live()):
+			state.RestartEpoch == RestartEpochNotRead || !state.Live()):
 			if state.Live() {
 				return nil
 			}

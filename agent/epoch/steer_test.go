@@ -13,7 +13,7 @@ func (h *harness) expectSteering(e *fakeEnvoy, steered bool, listens time.Durati
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if e.steered != steered || steered && time.Until(e.closes) != listens {
-		h.t.Errorf("epoch %d: steered %v, closes in %v; should be %v, %v", e.Number, e.steered,
+		h.t.Errorf("epoch %d: steered %v, closes in %v; should be %v, %v", e.EpochNumber, e.steered,
 			time.Until(e.closes), steered, listens)
 	}
 }

@@ -127,8 +127,8 @@ func (s *Supervisor) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// WillServe reports whether an epoch serves, is being started or will be restarted.
-func (s *Supervisor) WillServe() bool {
+// ServesOrRecovers reports whether an epoch serves, is being started or will be restarted.
+func (s *Supervisor) ServesOrRecovers() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.recovers

@@ -69,7 +69,7 @@ func TestUndrain_WithoutADrainDoesNothing(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		a := <-h.undrain(nil)
-		if a.err != nil || a.result != (Result{Mode: Unchanged}) {
+		if a.err != nil || a.result != (Result{Mode: NoNewEpoch}) {
 			t.Errorf("%+v", a)
 		}
 		h.expectServes()
@@ -82,7 +82,7 @@ func TestUndrain_ThatFailsChangesNothing(t *testing.T) {
 		h.drain()
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
 		a := <-h.undrain(nil)
-		var refused *RefusedError
+		var refused *AttemptError
 		if !errors.As(a.err, &refused) || refused.Remaining != 0 {
 			t.Fatalf("%+v", a)
 		}

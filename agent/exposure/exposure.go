@@ -54,8 +54,8 @@ type Options struct {
 	IsEnvoySocket func(sockdiag.Socket) bool
 	// EpochsChanged returns a channel that is closed at the next change of an epoch.
 	EpochsChanged func() <-chan struct{}
-	// ListenersAccepted receives a value when Envoy has accepted listeners.
-	ListenersAccepted <-chan struct{}
+	// ListenersACKed receives a value when Envoy has accepted listeners.
+	ListenersACKed <-chan struct{}
 	Conditions        *condition.Registry
 }
 
@@ -130,7 +130,7 @@ func (c *Checker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-rules:
 		case <-epochs:
-		case <-c.ListenersAccepted:
+		case <-c.ListenersACKed:
 		case <-time.After(every):
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// CheckedAgent describes the agent whose configuration is checked.
-type CheckedAgent struct {
+// AgentToCheck describes the agent whose configuration is checked.
+type AgentToCheck struct {
 	OtherAgent // with the claims (ports, sockets, base ID) of the configuration in force
 	Name       string
 
@@ -35,7 +35,7 @@ type Report struct {
 
 // Check compares the claims that the configuration of self needs with the claims of other agents
 // and with the listening sockets.
-func (h Host) Check(ctx context.Context, self CheckedAgent) Report {
+func (h Host) Check(ctx context.Context, self AgentToCheck) Report {
 	var report Report
 	known := map[string]bool{} // keys with a reported conflict
 	wants := self.Config.Config.Claims()
@@ -71,7 +71,7 @@ func (h Host) Check(ctx context.Context, self CheckedAgent) Report {
 
 // CheckOtherPrograms returns an error that names the programs that listen on ports that Envoy
 // needs. It queries only the kernel, not other agents.
-func (h Host) CheckOtherPrograms(self CheckedAgent) error {
+func (h Host) CheckOtherPrograms(self AgentToCheck) error {
 	if found := h.strangers(self, self.Config.Config.Claims(), nil); len(found) > 0 {
 		return found
 	}
@@ -81,7 +81,7 @@ func (h Host) CheckOtherPrograms(self CheckedAgent) error {
 // precedes reports whether self has precedence over other for a claim that both need: self serves
 // and already holds the claim, or neither serves and self became reachable earlier (ReachableTime).
 // If both agents call it, exactly one has precedence.
-func (s CheckedAgent) precedes(other otherAgent, want config.HostClaim) bool {
+func (s AgentToCheck) precedes(other otherAgent, want config.HostClaim) bool {
 	switch {
 	case s.Serves && s.has(want):
 		return true
@@ -95,12 +95,12 @@ func (s CheckedAgent) precedes(other otherAgent, want config.HostClaim) bool {
 }
 
 // has reports whether a claim of the agent's current configuration conflicts with want.
-func (s CheckedAgent) has(want config.HostClaim) bool {
+func (s AgentToCheck) has(want config.HostClaim) bool {
 	return slices.ContainsFunc(s.Claims, want.ConflictsWith)
 }
 
 // envoyHas reports whether a listener of the agent's Envoy conflicts with want.
-func (s CheckedAgent) envoyHas(want config.HostClaim) bool {
+func (s AgentToCheck) envoyHas(want config.HostClaim) bool {
 	return slices.ContainsFunc(s.Claims, func(claim config.HostClaim) bool {
 		return claim.Envoy && claim.ConflictsWith(want)
 	})
@@ -121,7 +121,7 @@ func describeConflict(want, claim config.HostClaim, other otherAgent) string {
 // strangers returns a conflict for each claim of Envoy on which another program listens. Sockets of
 // Envoy's user are skipped: they belong to self's Envoy, to one that is ending, or to the Envoy of
 // another agent, which Check reports by name.
-func (h Host) strangers(self CheckedAgent, wants []config.HostClaim,
+func (h Host) strangers(self AgentToCheck, wants []config.HostClaim,
 	known map[string]bool) config.Errors {
 	sockets, err := h.Sockets()
 	if err != nil {
@@ -137,7 +137,7 @@ func (h Host) strangers(self CheckedAgent, wants []config.HostClaim,
 				continue
 			}
 			message := fmt.Sprintf("%s is taken: %s listens on %s", want.Description(),
-				h.Describe(socket),
+				h.DescribeSocketOwner(socket),
 				address(socket))
 			fix := "end it, or give Envoy another port"
 			// The agent closes its own old listeners only after the new epoch is live.
@@ -156,7 +156,7 @@ func (h Host) strangers(self CheckedAgent, wants []config.HostClaim,
 
 // listensBy returns the configuration key because of which the agent itself, not its Envoy, listens
 // on a socket; "" if it does not.
-func (s CheckedAgent) listensBy(socket sockdiag.Socket) string {
+func (s AgentToCheck) listensBy(socket sockdiag.Socket) string {
 	for _, claim := range s.Claims {
 		if !claim.Envoy && claim.ConflictsWith(claimOf(socket)) {
 			return claim.Key

@@ -75,45 +75,45 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		a         string // configuration of the other agent; the checked agent's is const apart
-		setup     func(*street, *CheckedAgent)
+		setup     func(*street, *AgentToCheck)
 		conflicts []string // one for each line of the error
 		warnings  []string
 	}{
-		{"nothing in common", "", func(s *street, _ *CheckedAgent) { s.runs("a", true, 1) }, nil,
+		{"nothing in common", "", func(s *street, _ *AgentToCheck) { s.runs("a", true, 1) }, nil,
 			nil},
-		{"another agent that does not run", apart, func(*street, *CheckedAgent) {}, nil,
+		{"another agent that does not run", apart, func(*street, *AgentToCheck) {}, nil,
 			[]string{
 				"b.toml: instance \"a\" (outrider@a.service), which does not run, is configured with the " +
 					"same envoy.admin_port (port 16000 of 127.0.0.1)"}},
 		{"one that runs", "telemetry.prometheus_address = \"127.0.0.1:16090\"",
-			func(s *street, _ *CheckedAgent) { s.runs("a", true, 1) },
+			func(s *street, _ *AgentToCheck) { s.runs("a", true, 1) },
 			[]string{
 				`b.toml:4:1: telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken by ` +
 					`telemetry.prometheus_address (port 16090 of 127.0.0.1) of instance "a" ` +
 					`(outrider@a.service), which runs; give one of the two another`},
 			nil},
 		{"another key of it", "status.ready_port = 16020",
-			func(s *street, _ *CheckedAgent) { s.runs("a", true, 1) },
+			func(s *street, _ *AgentToCheck) { s.runs("a", true, 1) },
 			[]string{
 				`status.address: port 16020 of all addresses is taken by status.ready_port (port 16020 of ` +
 					`127.0.0.1) of instance "a"`},
 			nil},
 		{"only its Envoy runs", "envoy.admin_port = 16000",
-			func(s *street, _ *CheckedAgent) { s.envoys = []string{"/run/outrider/a"} },
+			func(s *street, _ *AgentToCheck) { s.envoys = []string{"/run/outrider/a"} },
 			[]string{
 				`envoy.admin_port: port 16000 of 127.0.0.1 is taken by envoy.admin_port of instance "a" ` +
 					`(outrider@a.service), whose agent does not run, but whose Envoy does`},
 			nil},
 		{"it does not answer, and its file is old enough", "envoy.admin_port = 16000",
-			func(s *street, _ *CheckedAgent) { s.running["/run/outrider/a"] = OtherAgent{} },
+			func(s *street, _ *AgentToCheck) { s.running["/run/outrider/a"] = OtherAgent{} },
 			[]string{"envoy.admin_port"}, nil},
 		{"a folder", "paths.state_dir = \"/var/lib/outrider/b\"",
-			func(s *street, _ *CheckedAgent) { s.runs("a", true, 1) },
+			func(s *street, _ *AgentToCheck) { s.runs("a", true, 1) },
 			[]string{
 				`paths.state_dir: /var/lib/outrider/b is taken by paths.state_dir of instance "a"`},
 			nil},
 		{"interception", "[capture]\nmode = \"redirect\"\nunits = [\"web.service\"]",
-			func(s *street, self *CheckedAgent) {
+			func(s *street, self *AgentToCheck) {
 				s.runs("a", true, 1)
 				file := filepath.Join(s.ConfigDir, "b.toml")
 				text, err := os.ReadFile(file)
@@ -131,30 +131,30 @@ func TestCheck(t *testing.T) {
 				"the two", "capture.mode: port 15006"}, nil},
 		{"both start, it began earlier", "envoy.admin_port = 16000",
 			func(s *street,
-				_ *CheckedAgent) {
+				_ *AgentToCheck) {
 				s.runs("a", false, 1)
 			}, []string{"envoy.admin_port"}, nil},
 		{"both start, it began later", "envoy.admin_port = 16000",
-			func(s *street, _ *CheckedAgent) { s.runs("a", false, 9) }, nil, nil},
+			func(s *street, _ *AgentToCheck) { s.runs("a", false, 9) }, nil, nil},
 		{"it began later and serves already", "envoy.admin_port = 16000",
 			func(s *street,
-				_ *CheckedAgent) {
+				_ *AgentToCheck) {
 				s.runs("a", true, 9)
 			}, []string{"envoy.admin_port"}, nil},
 		{"a reload that changes nothing of it", "envoy.admin_port = 16000",
-			func(s *street, self *CheckedAgent) {
+			func(s *street, self *AgentToCheck) {
 				s.runs("a", true, 1)
 				self.Serves, self.Claims = true, self.Config.Config.Claims()
 			}, nil, nil},
 		{"a reload that takes what a starting one wants", "envoy.admin_port = 16000",
-			func(s *street, self *CheckedAgent) { s.runs("a", false, 9); self.Serves = true },
+			func(s *street, self *AgentToCheck) { s.runs("a", false, 9); self.Serves = true },
 			[]string{"envoy.admin_port"}, nil},
 		{"broken", "nonsense = 1",
 			func(s *street,
-				_ *CheckedAgent) {
+				_ *AgentToCheck) {
 				s.running["/run/outrider/a"] = OtherAgent{}
 			}, nil, nil},
-		{"a stranger", "", func(s *street, _ *CheckedAgent) {
+		{"a stranger", "", func(s *street, _ *AgentToCheck) {
 			s.sockets = []sockdiag.Socket{stranger,
 				stranger}
 		},
@@ -162,17 +162,17 @@ func TestCheck(t *testing.T) {
 				"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody " +
 					"listens on 127.0.0.1:16090; end it"},
 			nil},
-		{"a stranger who is known", "", func(s *street, _ *CheckedAgent) {
+		{"a stranger who is known", "", func(s *street, _ *AgentToCheck) {
 			s.sockets = []sockdiag.Socket{{Address: stranger.Address, UID: 65534, CGroup: 1}}
 		},
 			[]string{"is taken: nginx.service of user nobody listens on 127.0.0.1:16090; end it"},
 			nil},
-		{"what is ours", "", func(s *street, self *CheckedAgent) {
+		{"what is ours", "", func(s *street, self *AgentToCheck) {
 			s.sockets = []sockdiag.Socket{stranger}
 			self.Serves, self.Claims = true, self.Config.Config.Claims()
 		}, nil, nil},
 		{"where the agent itself listens until Envoy serves", "", func(s *street,
-			self *CheckedAgent) {
+			self *AgentToCheck) {
 			s.sockets = []sockdiag.Socket{stranger}
 			self.Serves, self.Claims = true,
 				[]config.HostClaim{{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 16090}}
@@ -182,18 +182,18 @@ func TestCheck(t *testing.T) {
 					"listens on 127.0.0.1:16090, as envoy.admin_port in force says; put the change of " +
 					"envoy.admin_port in force first, then this one"}, nil},
 		{"an Envoy that ends", "",
-			func(s *street, _ *CheckedAgent) {
+			func(s *street, _ *AgentToCheck) {
 				s.sockets = []sockdiag.Socket{{Address: stranger.Address,
 					UID: envoyUID}}
 			}, nil, nil},
-		{"the agent says itself where it cannot listen", "", func(s *street, _ *CheckedAgent) {
+		{"the agent says itself where it cannot listen", "", func(s *street, _ *AgentToCheck) {
 			s.sockets = []sockdiag.Socket{{Address: netip.MustParseAddrPort("127.0.0.1:16000")}}
 		}, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStreet(t, map[string]string{"a": c.a, "b": apart,
 				"discoveryd": "reserved = true"})
-			self := CheckedAgent{Name: "b", Config: s.load("b"), EnvoyUID: envoyUID,
+			self := AgentToCheck{Name: "b", Config: s.load("b"), EnvoyUID: envoyUID,
 				OtherAgent: OtherAgent{Started: time.Unix(5, 0)}}
 			c.setup(s, &self)
 			report := s.Check(t.Context(), self)
@@ -226,7 +226,7 @@ func TestOneOfTwoGoesFirst(t *testing.T) {
 		s.runs("b", false, started.b)
 		refused := 0
 		for name, at := range map[string]int64{"a": started.a, "b": started.b} {
-			self := CheckedAgent{Name: name, Config: s.load(name), EnvoyUID: envoyUID,
+			self := AgentToCheck{Name: name, Config: s.load(name), EnvoyUID: envoyUID,
 				OtherAgent: OtherAgent{Started: time.Unix(at, 0)}}
 			refused += min(1, len(s.Check(t.Context(), self).Conflicts))
 		}

@@ -8,9 +8,9 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// SocketBlocking returns the socket that prevents Envoy from binding the address at, if there is
+// FindPortHolder returns the socket that prevents Envoy from binding the address at, if there is
 // one. ipv4 reports whether Envoy's IPv6 socket will accept IPv4 as well.
-func SocketBlocking(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
+func FindPortHolder(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
 	for _, s := range sockets {
 		if s.Address.Port() == at.Port() && overlap(at.Addr().Unmap(), ipv4, s) {
 			return s, true
@@ -34,7 +34,7 @@ func overlap(at netip.Addr, ipv4 bool, s sockdiag.Socket) bool {
 	return at.IsUnspecified() && ipv4
 }
 
-// Describe describes the owner of a socket: "nginx (pid 12, nginx.service) of user root".
-func (h Host) Describe(s sockdiag.Socket) string {
+// DescribeSocketOwner describes the owner of a socket: "nginx (pid 12, nginx.service) of user root".
+func (h Host) DescribeSocketOwner(s sockdiag.Socket) string {
 	return fmt.Sprintf("%s of user %s", cmp.Or(h.ListenerProgram(s), "a program"), userName(s.UID))
 }

@@ -30,7 +30,7 @@ func TestHolder(t *testing.T) {
 		{at: "[fd00::1]:80", socket: "[::]:80", v6only: true, want: true},
 		{at: "[fd00::1]:80", ipv4: true, socket: "0.0.0.0:80"},
 	} {
-		_, got := SocketBlocking(netip.MustParseAddrPort(test.at), test.ipv4, []sockdiag.Socket{
+		_, got := FindPortHolder(netip.MustParseAddrPort(test.at), test.ipv4, []sockdiag.Socket{
 			{Address: netip.MustParseAddrPort(test.socket), IPv6Only: test.v6only}})
 		if got != test.want {
 			t.Errorf("%+v: %v", test, got)

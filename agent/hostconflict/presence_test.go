@@ -38,7 +38,7 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 						s.running["/run/outrider/"+other] = agent
 					}
 				}
-				self := CheckedAgent{Name: name, Config: s.load(name), EnvoyUID: envoyUID,
+				self := AgentToCheck{Name: name, Config: s.load(name), EnvoyUID: envoyUID,
 					OtherAgent: OtherAgent{Started: presences[name].Since()}}
 				refused += min(1, len(s.Check(t.Context(), self).Conflicts))
 			}

@@ -98,7 +98,7 @@ func TestNames_FilesThatEnvoyCannotRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		r.issue(time.Hour)
-		options.EnvoyDenialReason = func(file *os.File) string {
+		options.EnvoyCannotReadReason = func(file *os.File) string {
 			if file.Name() == r.path("key.pem") {
 				return "user envoy cannot read " + file.Name()
 			}

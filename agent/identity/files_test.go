@@ -196,7 +196,7 @@ func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		chain = r.issue(time.Hour)
 		r.write("hangs.pem", nil)
-		options.EnvoyDenialReason = func(file *os.File) string {
+		options.EnvoyCannotReadReason = func(file *os.File) string {
 			if file.Name() == r.path("hangs.pem") {
 				<-mount
 			}

@@ -59,7 +59,7 @@ type Istiod struct {
 }
 
 // AddressInUse provides the address of the control plane to which the agent is connected, or "".
-type AddressInUse interface{ APIServerAddress() string }
+type AddressInUse interface{ ConfiguredAddress() string }
 
 // addresses returns all addresses, the one in use first.
 func (i Istiod) addresses() []string {
@@ -67,7 +67,7 @@ func (i Istiod) addresses() []string {
 	if i.InUse == nil {
 		return all
 	}
-	if used := slices.Index(all, i.InUse.APIServerAddress()); used > 0 {
+	if used := slices.Index(all, i.InUse.ConfiguredAddress()); used > 0 {
 		all[0], all[used] = all[used], all[0]
 	}
 	return all

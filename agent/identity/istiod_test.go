@@ -124,7 +124,7 @@ func TestIstiod_Issues(t *testing.T) {
 
 type usedAddress string
 
-func (u usedAddress) APIServerAddress() string { return string(u) }
+func (u usedAddress) ConfiguredAddress() string { return string(u) }
 
 // Of several addresses of the authority, the one to which the agent is connected is tried first,
 // and then the others.

@@ -32,10 +32,10 @@ type Options struct {
 	Conditions *condition.Registry
 	Logger     *slog.Logger
 	Now        func() time.Time // the wall clock
-	// EnvoyDenialReason returns why Envoy's user cannot read an open file, "" if it certainly can.
+	// EnvoyCannotReadReason returns why Envoy's user cannot read an open file, "" if it certainly can.
 	// The Manager serves a file that Envoy requests by its path only if Envoy could read the file
 	// itself: Envoy must not gain access through the agent's permissions.
-	EnvoyDenialReason func(*os.File) string
+	EnvoyCannotReadReason func(*os.File) string
 	// UnreadableReason returns why the agent cannot read a path, and the fix; "" if that is
 	// unknown. It may block. nil: always unknown.
 	UnreadableReason func(path string) string

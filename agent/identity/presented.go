@@ -9,12 +9,12 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// SetPresentedCertificates replaces the list of certificates that Envoy reads from files itself
+// SetEnvoyFileCertificates replaces the list of certificates that Envoy reads from files itself
 // (chains, by the name of the secret), and the objects of the mesh configuration that use each
 // secret (users, as "FILE:LINE KIND NAMESPACE/NAME"). The certificates are listed and have
 // conditions like other secrets, but the agent does not serve them. At most maxRequested are
 // listed.
-func (m *Manager) SetPresentedCertificates(chains map[string][]*x509.Certificate,
+func (m *Manager) SetEnvoyFileCertificates(chains map[string][]*x509.Certificate,
 	users map[string][]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -30,7 +30,7 @@ func TestPresented_EndsSoonExpiresAndIsReplaced(t *testing.T) {
 	const name = "file-cert:/tls/www.crt~/tls/www.key"
 	users := map[string][]string{name: {"/mesh.d/www.yaml:3 Gateway default/www"}}
 	present := func(chain []*x509.Certificate) {
-		m.SetPresentedCertificates(map[string][]*x509.Certificate{name: chain}, users)
+		m.SetEnvoyFileCertificates(map[string][]*x509.Certificate{name: chain}, users)
 	}
 	raised := func() string {
 		var all []string
@@ -78,7 +78,7 @@ func TestPresented_EndsSoonExpiresAndIsReplaced(t *testing.T) {
 	if got := m.Stats().Renewals[name]; got != 1 {
 		t.Errorf("%d renewals", got)
 	}
-	m.SetPresentedCertificates(nil, nil)
+	m.SetEnvoyFileCertificates(nil, nil)
 	if len(m.Secrets())+len(m.Stats().Renewals) != 0 {
 		t.Errorf("what is not presented any more is shown: %v", m.Secrets())
 	}

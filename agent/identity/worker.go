@@ -87,7 +87,7 @@ func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	case name != DefaultSecret && name != RootCASecret:
 		e.definition.files, err = parseName(name)
 		return source{files: e.definition.files, usage: pki.UsageEither,
-			denied: m.options.EnvoyDenialReason}, err
+			denied: m.options.EnvoyCannotReadReason}, err
 	case !e.configured:
 		return source{}, errNoProvider
 	case e.definition == (definition{}) && m.settings.Issuer == nil:

@@ -30,7 +30,7 @@ type EventLog struct {
 
 // LiveEpoch reports the live epoch. Changed returns a channel that is closed at its next change.
 type LiveEpoch interface {
-	Number() int // -1: none is live
+	EpochNumber() int // -1: none is live
 	Changed() <-chan struct{}
 }
 
@@ -52,7 +52,7 @@ func (l *EventLog) Run(ctx context.Context) error {
 		if l.LiveEpoch != nil {
 			changed = l.LiveEpoch.Changed()
 			if l.Logs.journal != nil {
-				l.Logs.journal.SetEpoch(l.LiveEpoch.Number())
+				l.Logs.journal.SetEpoch(l.LiveEpoch.EpochNumber())
 			}
 		}
 		select {

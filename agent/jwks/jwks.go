@@ -22,8 +22,8 @@ import (
 
 // Codes of the conditions.
 const (
-	CodeUnavailable = "key-set-unavailable" // a key set cannot be fetched
-	CodeNotStored   = "key-sets-not-stored" // Options.File cannot be written
+	ConditionUnavailable = "key-set-unavailable" // a key set cannot be fetched
+	ConditionNotStored   = "key-sets-not-stored" // Options.File cannot be written
 )
 
 const (

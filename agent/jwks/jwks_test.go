@@ -102,7 +102,7 @@ func (r *rig) awaitProblem(t *testing.T, want ...string) {
 	t.Helper()
 	parts.Eventually(t, time.Minute, strings.Join(want, " and "), func() bool {
 		for _, w := range want {
-			if !strings.Contains(r.sentence(jwks.CodeUnavailable), w) {
+			if !strings.Contains(r.sentence(jwks.ConditionUnavailable), w) {
 				return false
 			}
 		}
@@ -157,7 +157,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 		}
 		i.text(set("one"))
 		parts.Eventually(t, time.Minute, "recovered", func() bool {
-			return r.sentence(jwks.CodeUnavailable) == ""
+			return r.sentence(jwks.ConditionUnavailable) == ""
 		})
 	}
 	i.text(set("two", "three"))
@@ -193,7 +193,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	}
 	r.SetSources(nil)
 	parts.Eventually(t, time.Minute, "no condition", func() bool {
-		return r.sentence(jwks.CodeUnavailable) == ""
+		return r.sentence(jwks.ConditionUnavailable) == ""
 	})
 }
 
@@ -305,7 +305,7 @@ func TestFetcher_SecretsAreNotReported(t *testing.T) {
 	r.SetSources(map[jwks.Source]time.Duration{
 		jwks.SourceOf("", strings.Replace(i.URL, "//", "//user:password@", 1)+"?key=secret"): 0})
 	r.awaitProblem(t, "error: ")
-	if text := r.sentence(jwks.CodeUnavailable); strings.Contains(text, "password") ||
+	if text := r.sentence(jwks.ConditionUnavailable); strings.Contains(text, "password") ||
 		strings.Contains(text, "secret") {
 		t.Error(text)
 	}

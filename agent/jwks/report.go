@@ -37,12 +37,12 @@ func (f *Fetcher) report() {
 	}
 	f.mu.Unlock()
 	if len(failed) == 0 {
-		f.options.Conditions.Clear(CodeUnavailable)
+		f.options.Conditions.Clear(ConditionUnavailable)
 		return
 	}
 	if more := len(failed) - maxReported; more > 0 {
 		failed = append(failed[:maxReported], fmt.Sprintf("%d more", more))
 	}
-	f.options.Conditions.Raise(CodeUnavailable, severity, strings.Join(failed, "; ")+
+	f.options.Conditions.Raise(ConditionUnavailable, severity, strings.Join(failed, "; ")+
 		"; check its server, or correct jwksUri or issuer in the RequestAuthentication")
 }

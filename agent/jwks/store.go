@@ -77,13 +77,13 @@ func (f *Fetcher) write() {
 	f.written = time.Now()
 	err := format.Write(f.options.File, f.records())
 	if f.storeFailed = err != nil; err != nil {
-		f.options.Conditions.Raise(CodeNotStored, condition.Warning,
+		f.options.Conditions.Raise(ConditionNotStored, condition.Warning,
 			"cannot store the key sets for "+
 				"the next start of the agent: "+err.Error()+"; free the disk or correct its rights")
 		return
 	}
 	f.outdated, f.changedKeys = false, false
-	f.options.Conditions.Clear(CodeNotStored)
+	f.options.Conditions.Clear(ConditionNotStored)
 }
 
 // records returns the records to write into the file.

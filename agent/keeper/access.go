@@ -103,7 +103,7 @@ func (s *server) holdChecks() (release func(), err error) {
 		case s.checks <- struct{}{}:
 		case <-deadline.C:
 			release()
-			return nil, refuse(CodeReexecute, "cannot re-execute the keeper: a file system does not "+
+			return nil, refuse(CodeReexecuteFailed, "cannot re-execute the keeper: a file system does not "+
 				"answer, on which it checks a file")
 		}
 	}

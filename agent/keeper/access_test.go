@@ -82,7 +82,7 @@ func TestAccess_HangingFileSystem(t *testing.T) {
 		}
 	}
 	hung.Wait()
-	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecute) {
+	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
 		t.Errorf("re-execution during a check: %v", err)
 	}
 	if result, err := l.client.CheckAccess(l.context(), file); err != nil || !result.Readable {

@@ -78,7 +78,7 @@ func (b *backlog) take() []LogLines {
 				return &logs[i]
 			}
 		}
-		logs = append(logs, LogLines{ID: from.ID, Epoch: from.Epoch, Dropped: b.dropped[from]})
+		logs = append(logs, LogLines{ID: from.ID, EpochNumber: from.Epoch, Dropped: b.dropped[from]})
 		delete(b.dropped, from)
 		return &logs[len(logs)-1]
 	}
@@ -119,11 +119,11 @@ func (b *backlog) snapshot() []LogLines {
 	defer b.mu.Unlock()
 	var logs []LogLines
 	for from, count := range b.dropped {
-		logs = append(logs, LogLines{ID: from.ID, Epoch: from.Epoch, Dropped: count})
+		logs = append(logs, LogLines{ID: from.ID, EpochNumber: from.Epoch, Dropped: count})
 	}
 	for _, e := range b.entries {
 		if last := len(logs) - 1; last < 0 || logs[last].ID != e.ID {
-			logs = append(logs, LogLines{ID: e.ID, Epoch: e.Epoch})
+			logs = append(logs, LogLines{ID: e.ID, EpochNumber: e.Epoch})
 		}
 		logs[len(logs)-1].Lines = append(logs[len(logs)-1].Lines, e.line)
 	}
@@ -138,7 +138,7 @@ func (b *backlog) restore(logs []LogLines) {
 
 func (b *backlog) put(logs []LogLines) {
 	for _, log := range logs {
-		from := origin{log.ID, log.Epoch}
+		from := origin{log.ID, log.EpochNumber}
 		for _, line := range log.Lines {
 			b.append(entry{from, line})
 		}

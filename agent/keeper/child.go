@@ -84,10 +84,10 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 		return Process{}, refuse(codeOfFork(err), "start %s: %v", spec.Path, err)
 	}
 	c := &child{
-		process: Process{ID: spec.ID, Epoch: spec.Epoch, Number: spec.Number, Lineage: spec.Lineage,
+		process: Process{ID: spec.ID, RestartEpoch: spec.RestartEpoch, EpochNumber: spec.EpochNumber, Lineage: spec.Lineage,
 			PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(),
-			Note: spec.Note, OwnListeners: spec.OwnListeners},
-		pipe: newLogPipe(origin{spec.ID, spec.Number}, read, s.lines),
+			Note: spec.Note, OutriderListeners: spec.OutriderListeners},
+		pipe: newLogPipe(origin{spec.ID, spec.EpochNumber}, read, s.lines),
 	}
 	s.children = append(s.children, c)
 	c.pipe.start()
@@ -105,16 +105,16 @@ func checkStart(spec *StartSpec) error {
 		return refuse(CodeInvalid, "start: what is to be started is missing")
 	case len(spec.ID) == 0 || len(spec.ID) > 64:
 		return refuse(CodeInvalid, "start: an id has 1 to 64 bytes, not %d", len(spec.ID))
-	case spec.Epoch < 0:
-		return refuse(CodeInvalid, "start: epoch %d is negative", spec.Epoch)
+	case spec.RestartEpoch < 0:
+		return refuse(CodeInvalid, "start: epoch %d is negative", spec.RestartEpoch)
 	case spec.Lineage < 0 || spec.Lineage >= MaxLineages:
 		return refuse(CodeInvalid, "start: there is no lineage %d, only 0 to %d", spec.Lineage,
 			MaxLineages-1)
 	case !filepath.IsAbs(spec.Path):
 		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
-	case len(spec.OwnListeners) > maxOwn:
+	case len(spec.OutriderListeners) > maxOwn:
 		return refuse(CodeInvalid, "start: %d addresses of own listeners: at most %d are stored",
-			len(spec.OwnListeners), maxOwn)
+			len(spec.OutriderListeners), maxOwn)
 	case len(spec.Note) > MaxNote:
 		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are stored", len(spec.Note),
 			MaxNote)
@@ -133,25 +133,25 @@ func (s *server) mayStart(spec *StartSpec) *Error {
 	if !spec.HotRestart {
 		return nil
 	}
-	parent := spec.Epoch == 0
+	parent := spec.RestartEpoch == 0
 	if exists, ours := s.memory.own(s.info.BaseIDOf(spec.Lineage)); exists && !ours {
 		return refuse(CodeSocketsInUse,
 			"epoch %d cannot start: %s belongs to another user; remove it, "+
-				"or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
+				"or choose another base_id", spec.RestartEpoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
 	}
 	for _, c := range s.lineage(spec.Lineage) {
 		// Epochs whose numbers are equal modulo generations use the same socket names. With
 		// --socket-path, Envoy unlinks such sockets even if the other epoch lives.
-		if c.process.Epoch%generations == spec.Epoch%generations {
+		if c.process.RestartEpoch%generations == spec.RestartEpoch%generations {
 			return refuse(CodeSocketsInUse,
 				"epoch %d cannot start: epoch %d (pid %d) lives and uses "+
-					"the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
+					"the same hot-restart sockets", spec.RestartEpoch, c.process.RestartEpoch, c.process.PID)
 		}
-		parent = parent || c.process.Epoch == spec.Epoch-1
+		parent = parent || c.process.RestartEpoch == spec.RestartEpoch-1
 	}
 	if !parent {
 		return refuse(CodeNoParent, "epoch %d cannot start: a hot restart needs epoch %d, which "+
-			"does not live; start epoch 0", spec.Epoch, spec.Epoch-1)
+			"does not live; start epoch 0", spec.RestartEpoch, spec.RestartEpoch-1)
 	}
 	return nil
 }

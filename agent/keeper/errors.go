@@ -57,7 +57,7 @@ const (
 	CodeUnknownLayout Code = "layout"     // shared memory of an Envoy whose layout is unknown
 	CodeStopping      Code = "stopping"   // the keeper is about to exit
 	CodeLimit         Code = "limit"      // too many calls at the same time
-	CodeReexecute     Code = "re-execute" // the keeper could not replace itself and continues
+	CodeReexecuteFailed     Code = "re-execute" // the keeper could not replace itself and continues
 	CodeInternal      Code = "internal"   // a system call failed
 )
 

@@ -76,7 +76,7 @@ type standIn struct {
 
 func newStandIn(info Info, parent Process, socket *net.UnixConn) *standIn {
 	child := hotRestartSocket(info.SocketPath, "child", info.BaseIDOf(parent.Lineage),
-		parent.Epoch+1)
+		parent.RestartEpoch+1)
 	return &standIn{parent, &net.UnixAddr{Name: child, Net: "unixgram"}, socket}
 }
 

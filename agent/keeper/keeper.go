@@ -65,11 +65,11 @@ func (i Info) BaseIDOf(lineage int) uint32 {
 type StartSpec struct {
 	// ID identifies the process: 1 to 64 bytes, unique until it is forgotten.
 	ID string `json:"id"`
-	// Epoch is Envoy's --restart-epoch (without hot restart, any number).
-	Epoch int `json:"epoch"`
-	// Number is the number of the epoch that the status shows and log lines contain. It is unique
+	// RestartEpoch is Envoy's --restart-epoch (without hot restart, any number).
+	RestartEpoch int `json:"epoch"`
+	// EpochNumber is the number of the epoch that the status shows and log lines contain. It is unique
 	// across lineages.
-	Number  int    `json:"number"`
+	EpochNumber  int    `json:"number"`
 	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
 	Path    string `json:"path"`              // absolute path of the binary
 	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the
@@ -78,16 +78,16 @@ type StartSpec struct {
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
 	Note       json.RawMessage `json:"note,omitempty"`
-	// OwnListeners are the addresses of the listeners in this Envoy that Outrider adds, for metrics
+	// OutriderListeners are the addresses of the listeners in this Envoy that Outrider adds, for metrics
 	// and readiness. Connections to them do not count as those of clients.
-	OwnListeners []netip.AddrPort `json:"own,omitempty"`
+	OutriderListeners []netip.AddrPort `json:"own,omitempty"`
 }
 
 // Process is an Envoy that lives, or that exited and was not forgotten.
 type Process struct {
 	ID         string          `json:"id"`
-	Epoch      int             `json:"epoch"`
-	Number     int             `json:"number"`
+	RestartEpoch      int             `json:"epoch"`
+	EpochNumber     int             `json:"number"`
 	Lineage    int             `json:"lineage,omitempty"`
 	PID        int             `json:"pid"`
 	Path       string          `json:"path"`
@@ -99,7 +99,7 @@ type Process struct {
 	// ParentedByKeeper reports whether the parent of this process died during the hot restart, so
 	// that the keeper answers the hot-restart messages of this process.
 	ParentedByKeeper bool             `json:"rescued,omitempty"`
-	OwnListeners     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
+	OutriderListeners     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
 
 	// MemoryBytes is the resident size. Like the following fields, it is set by MeasureProcesses
 	// only, and only while the process lives.
@@ -127,7 +127,7 @@ type Exit struct {
 // LogLines is a batch of lines of one process.
 type LogLines struct {
 	ID    string   `json:"id"`
-	Epoch int      `json:"epoch"`           // epoch number of the process, unique across lineages
+	EpochNumber int      `json:"epoch"`           // epoch number of the process, unique across lineages
 	Lines []string `json:"lines,omitempty"` // oldest first, without line ends
 	// Dropped counts lines of this process that were lost before these.
 	Dropped uint64 `json:"dropped,omitempty"`

@@ -149,7 +149,7 @@ func (l *lab) startFake(epoch int, hotRestart bool, arguments ...string) Process
 	l.Helper()
 	l.ids++
 	process, err := l.client.Start(l.context(), StartSpec{
-		ID: fmt.Sprintf("p%d", l.ids), Epoch: epoch, Number: epoch, HotRestart: hotRestart,
+		ID: fmt.Sprintf("p%d", l.ids), RestartEpoch: epoch, EpochNumber: epoch, HotRestart: hotRestart,
 		Path: selfPath(l.T), Args: arguments, Env: []string{fakeEnvironment + "=1"},
 	})
 	if err != nil {
@@ -246,7 +246,7 @@ func (l *lab) startEnvoy(epoch int, o envoyOptions) envoy {
 			"--skip-hot-restart-parent-stats")
 	}
 	process, err := l.client.Start(l.context(), StartSpec{
-		ID: id, Epoch: epoch, Number: l.ids, HotRestart: !o.sideBySide, Path: parts.EnvoyPath(l.T),
+		ID: id, RestartEpoch: epoch, EpochNumber: l.ids, HotRestart: !o.sideBySide, Path: parts.EnvoyPath(l.T),
 		Args: arguments, Env: []string{},
 	})
 	if err != nil {
@@ -284,7 +284,7 @@ func (e envoy) live() envoy {
 	e.lab.Helper()
 	e.lab.eventually(e.ID+" is live", func() bool {
 		if p := e.lab.process(e.ID); p.Exit != nil {
-			e.lab.Fatalf("%s (epoch %d) exited before it was live: %+v\n%s", e.ID, e.Epoch, *p.Exit,
+			e.lab.Fatalf("%s (epoch %d) exited before it was live: %+v\n%s", e.ID, e.RestartEpoch, *p.Exit,
 				strings.Join(p.LastLines, "\n"))
 		}
 		return e.state() == "LIVE"

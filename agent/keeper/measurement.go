@@ -78,7 +78,7 @@ func (s *server) measure() ([]Process, error) {
 	own := map[int][]netip.AddrPort{}
 	for _, p := range processes {
 		if p.Exit == nil {
-			own[p.PID] = p.OwnListeners
+			own[p.PID] = p.OutriderListeners
 		}
 	}
 	listened, missed := s.listened.look()

@@ -74,12 +74,12 @@ func (s *server) exited(c *child, exit Exit) {
 func (s *server) removeAdminSocket(dead *child) {
 	if len(s.find(func(c *child) bool {
 		return c.lives() &&
-			c.process.Number == dead.process.Number
+			c.process.EpochNumber == dead.process.EpochNumber
 	})) > 0 {
 		return
 	}
 	// A failure is harmless: the final cleanup tries again.
-	_ = removeSocket(adminSocket(s.info.Folder, dead.process.Number))
+	_ = removeSocket(adminSocket(s.info.Folder, dead.process.EpochNumber))
 }
 
 // forgetOldest removes the oldest exited processes from the list while it has more than MaxExits.
@@ -118,10 +118,10 @@ func (s *server) standInFor(parent *child) {
 	}
 	var heir *child
 	for _, c := range s.lineage(parent.process.Lineage) {
-		if c.process.Epoch == parent.process.Epoch+1 {
+		if c.process.RestartEpoch == parent.process.RestartEpoch+1 {
 			heir = c
 		}
-		if c.process.Epoch%generations == parent.process.Epoch%generations {
+		if c.process.RestartEpoch%generations == parent.process.RestartEpoch%generations {
 			return
 		}
 	}
@@ -129,11 +129,11 @@ func (s *server) standInFor(parent *child) {
 		return
 	}
 	path := hotRestartSocket(s.info.SocketPath, "parent", s.info.BaseIDOf(parent.process.Lineage),
-		parent.process.Epoch)
+		parent.process.RestartEpoch)
 	socket, err := bindStandIn(path)
 	if err != nil {
 		s.logf("cannot stand in for epoch %d, whose child will abort: %v",
-			parent.process.Number, err)
+			parent.process.EpochNumber, err)
 		return
 	}
 	heir.standIn = newStandIn(s.info, parent.process, socket)

@@ -55,7 +55,7 @@ func (s *server) reexecute() error {
 	defer next.Close()
 	state, err := s.save(&next)
 	if err != nil {
-		return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
+		return refuse(CodeReexecuteFailed, "cannot re-execute the keeper: %v", err)
 	}
 	// exec from another thread would end the main thread; the kernel would then send Envoy its
 	// parent death signal.
@@ -66,7 +66,7 @@ func (s *server) reexecute() error {
 		err = next.Exec(s.program, map[string]int{flagState: state})
 		unblockSignals()
 	})
-	return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
+	return refuse(CodeReexecuteFailed, "cannot re-execute the keeper: %v", err)
 }
 
 // checkProgram checks that the installed program can read the state. A broken or older program
@@ -78,9 +78,9 @@ func (s *server) checkProgram() error {
 	})
 	switch {
 	case err != nil:
-		return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
+		return refuse(CodeReexecuteFailed, "cannot re-execute the keeper: %v", err)
 	case result.Exit.Code != 0:
-		return refuse(CodeReexecute, "cannot re-execute the keeper: %s cannot replace it "+
+		return refuse(CodeReexecuteFailed, "cannot re-execute the keeper: %s cannot replace it "+
 			"(exit %d %s): %s",
 			s.program, result.Exit.Code, result.Exit.Signal,
 			strings.TrimSpace(string(result.Stderr)))

@@ -170,7 +170,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 		if err := os.WriteFile(program, []byte(broken), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecute) {
+		if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecute) {
+	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
 		t.Errorf("a program that vanishes: %v", err)
 	}
 	if err := l.client.Signal(l.context(), p.ID, unix.SIGTERM); err != nil {

@@ -81,7 +81,7 @@ func TestEvents(t *testing.T) {
 				exited = event.Exited.ID == p.ID && event.Exited.Exit.Code == 2 &&
 					len(event.Exited.LastLines) == 3
 			}
-			if event.Log != nil && event.Log.Epoch == 4 {
+			if event.Log != nil && event.Log.EpochNumber == 4 {
 				lines = append(lines, event.Log.Lines...)
 			}
 		case <-deadline:
@@ -153,7 +153,7 @@ func TestRefusals(t *testing.T) {
 	l := newLab(t)
 	first := l.startFake(0, true, "wait")
 	spec := func(id string, epoch int, hot bool) StartSpec {
-		return StartSpec{ID: id, Epoch: epoch, HotRestart: hot, Path: selfPath(t),
+		return StartSpec{ID: id, RestartEpoch: epoch, HotRestart: hot, Path: selfPath(t),
 			Args: []string{"wait"}, Env: []string{fakeEnvironment + "=1"}}
 	}
 	missing := spec("m", 0, false)

@@ -101,7 +101,7 @@ func (s *server) restore(file *os.File) error {
 }
 
 func (s *server) restoreChild(saved savedChild) *child {
-	from := origin{saved.Process.ID, saved.Process.Number}
+	from := origin{saved.Process.ID, saved.Process.EpochNumber}
 	c := &child{process: saved.Process, pipe: newLogPipe(from, nil, s.lines)}
 	c.pipe.last.lines = saved.Last
 	if saved.Pipe < 0 {

@@ -123,7 +123,7 @@ func (u *UnboundListeners) OnNack(stream xds.Stream, refusal xds.Refusal) (rest 
 		if kind := refusal.Type; refusal.NothingAccepted && (kind == resource.ListenerType ||
 			kind == resource.ClusterType) {
 			of.first[kind] = fmt.Sprintf("Envoy refused all of its first %ss: %s", resource.TypeName(kind),
-				refusal.OneLine())
+				refusal.OneLineError())
 		}
 	}
 	u.look()
@@ -203,8 +203,8 @@ func (u *UnboundListeners) OnAck(stream xds.Stream, typeURL string) {
 	}
 }
 
-// OnRecovery records that a client has accepted listeners that it had refused.
-func (u *UnboundListeners) OnRecovery(stream xds.Stream, typeURL string, names []string) {
+// OnNackResolved records that a client has accepted listeners that it had refused.
+func (u *UnboundListeners) OnNackResolved(stream xds.Stream, typeURL string, names []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	of := u.streams[stream.ID]

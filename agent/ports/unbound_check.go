@@ -122,7 +122,7 @@ func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	case err != nil:
 		message += one.reason
 	case one.reason == addressInUse:
-		holder, found := hostconflict.SocketBlocking(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
+		holder, found := hostconflict.FindPortHolder(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
 			one.address.GetIpv4Compat(), a.sockets[protocol])
 		if blocked = found; found {
 			message += "the port is taken by " + a.describe(holder)
@@ -158,7 +158,7 @@ func (a addresses) has(at netip.Addr) bool {
 func (a addresses) describe(s sockdiag.Socket) string {
 	a.programs[s.Cookie] = cmp.Or(a.programs[s.Cookie], a.known[s.Cookie])
 	if a.programs[s.Cookie] == "" {
-		a.programs[s.Cookie] = a.Host.Describe(s)
+		a.programs[s.Cookie] = a.Host.DescribeSocketOwner(s)
 	}
 	return a.programs[s.Cookie]
 }

@@ -171,7 +171,7 @@ func TestUnbound(t *testing.T) {
 		if got := s.condition(); got != taken || !slices.Equal(s.retried, []string{"2 web"}) {
 			t.Errorf("free: %q, retried %q", got, s.retried)
 		}
-		s.OnRecovery(next, resource.ListenerType, []string{"web"})
+		s.OnNackResolved(next, resource.ListenerType, []string{"web"})
 		if got := s.condition(); got != "" || len(s.Problems()) > 0 {
 			t.Errorf("bound: %q", got)
 		}

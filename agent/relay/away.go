@@ -50,7 +50,7 @@ func (s *Server) showAway(worst state, next Status) {
 	consequence := "Envoy continues with what it has"
 	if next.State == Cached {
 		consequence = "Envoy is served the configuration that was accepted at " +
-			next.Cache.Format(time.RFC3339)
+			next.CacheAcceptedAt.Format(time.RFC3339)
 	}
 	s.options.Conditions.Raise(conditionAway, condition.Error, fmt.Sprintf(
 		"no connection to the upstream server since %s: %s; %s",

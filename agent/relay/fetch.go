@@ -22,7 +22,7 @@ func (s *Server) fetch(
 	ctx context.Context, upstream Upstream, limit time.Duration,
 	request *discoveryv3.DiscoveryRequest,
 ) (found []*anypb.Any, failed error) {
-	for _, address := range shuffled(upstream.Addresses, s.inUse.APIServerAddress(), s.seed) {
+	for _, address := range shuffled(upstream.Addresses, s.inUse.ConfiguredAddress(), s.seed) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		found, err := upstream.fetch(ctx, address, s.options, request)
 		cancel()

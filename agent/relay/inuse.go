@@ -14,9 +14,9 @@ import (
 // is ready to use. It is safe for concurrent use.
 type AddressInUse struct{ last atomic.Pointer[target] }
 
-// APIServerAddress returns the configured address that is in use. Without a connection, it is the
+// ConfiguredAddress returns the configured address that is in use. Without a connection, it is the
 // address of the last one; "" before any server has responded.
-func (u *AddressInUse) APIServerAddress() string { return u.target().address }
+func (u *AddressInUse) ConfiguredAddress() string { return u.target().address }
 
 func (u *AddressInUse) target() target {
 	if t := u.last.Load(); t != nil {
@@ -38,7 +38,7 @@ type UnusedAddress struct {
 // the first connection, it lists all addresses, separated by commas. The caller must hold mu.
 func (s *Server) addressStatus() (address string, unused []UnusedAddress) {
 	all := s.upstream.Load().Addresses
-	address = s.inUse.APIServerAddress()
+	address = s.inUse.ConfiguredAddress()
 	if !slices.Contains(all, address) {
 		return strings.Join(all, ", "), nil
 	}

@@ -36,7 +36,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		run, err := load.Start(context.Background(), load.Config{
-			HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
+			HTTPAddress: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,12 +102,12 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		answers(t, 10*time.Second, port, "a.test", "first answers")
 		t.Logf("served from the cache %v after exec",
 			time.Since(started).Round(time.Millisecond))
-		if s := r.Status(); s.State != Cached || s.Cache.IsZero() ||
+		if s := r.Status(); s.State != Cached || s.CacheAcceptedAt.IsZero() ||
 			!strings.Contains(r.condition(conditionAway), "accepted at") {
 			t.Errorf("%+v, condition %q", s, r.condition(conditionAway))
 		}
 		run, err := load.Start(context.Background(), load.Config{
-			HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
+			HTTPAddress: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
 		if err != nil {
 			t.Fatal(err)
 		}

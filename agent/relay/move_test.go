@@ -26,7 +26,7 @@ import (
 func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	t.Helper()
 	process := parts.StartProcess(t,
-		parts.Discoveryd{Folder: folder, Plaintext: address}.Command(t))
+		parts.Discoveryd{MeshFolder: folder, Plaintext: address}.Command(t))
 	parts.Eventually(t, time.Minute, "the discovery server listens", func() bool {
 		connection, err := net.Dial("tcp", address)
 		if err == nil {
@@ -104,7 +104,7 @@ func TestMove_KilledServer(t *testing.T) {
 	var sent atomic.Int64
 	parts.ForwardConnections(t, metered{listener, &sent}, behind)
 	run, err := load.Start(context.Background(), load.Config{
-		HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
+		HTTPAddress: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func TestIstiod_BadNetworks(t *testing.T) {
 			startEnvoy(t, r.socket, true)
 			answers(t, 20*time.Second, port, "a.test", "first answers")
 			run, err := load.Start(context.Background(), load.Config{
-				HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.1})
+				HTTPAddress: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -150,9 +150,9 @@ func (s *Server) Run(ctx context.Context) error {
 // changed.
 func (s *Server) SetUpstreamOfNewStreams(upstream Upstream) { s.upstream.Store(&upstream) }
 
-// Configure sets the upstream server of all streams. If it has changed, open streams reconnect to
+// SetUpstream sets the upstream server of all streams. If it has changed, open streams reconnect to
 // the new server; if there is none any more, they disconnect.
-func (s *Server) Configure(upstream Upstream) {
+func (s *Server) SetUpstream(upstream Upstream) {
 	s.SetUpstreamOfNewStreams(upstream)
 	s.mu.Lock()
 	defer s.mu.Unlock()

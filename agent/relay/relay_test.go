@@ -219,26 +219,26 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	r.SetUpstreamOfNewStreams(next) // does not affect open streams
 	above.send(deltaResponse("2", "b"))
 	envoy.next()
-	r.Configure(next)
+	r.SetUpstream(next)
 	other := after.accept()
 	first := decode(other, &discoveryv3.DeltaDiscoveryRequest{})
 	if len(first.InitialResourceVersions) != 1 {
 		t.Errorf("the first request at the other server is %v", first)
 	}
-	r.Configure(next) // the server is already in use, so no stream reconnects
+	r.SetUpstream(next) // the server is already in use, so no stream reconnects
 	select {
 	case <-after.accepted:
 		t.Error("the stream was opened again")
 	case <-time.After(200 * time.Millisecond):
 	}
-	r.Configure(Upstream{}) // without a server, Envoy's stream remains open
+	r.SetUpstream(Upstream{}) // without a server, Envoy's stream remains open
 	<-other.ended
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
 		ResourceNamesSubscribe: []string{"c"}})
 	if said := r.condition(conditionAway); said != "" {
 		t.Errorf("condition: %s", said)
 	}
-	r.Configure(next)
+	r.SetUpstream(next)
 	again := decode(after.accept(), &discoveryv3.DeltaDiscoveryRequest{})
 	if len(again.InitialResourceVersions) != 1 {
 		t.Errorf("the first request of a stream that returns is %v", again)

@@ -24,7 +24,7 @@ type Status struct {
 	Since time.Time
 	// why there is no connection; "" if there is one, or while the first attempt is running
 	Error string
-	Cache time.Time // when Envoy accepted the cached resources; only in state Cached
+	CacheAcceptedAt time.Time // when Envoy accepted the cached resources; only in state Cached
 	// Address is the address in use; without a connection, that of the last connection. Before the
 	// first connection it lists all addresses, separated by ", ".
 	Address         string
@@ -101,7 +101,7 @@ func (s *Server) updateStatus() {
 			worst = one
 		}
 	}
-	next := Status{State: Connected, Since: s.shown.Since, Cache: worst.cached}
+	next := Status{State: Connected, Since: s.shown.Since, CacheAcceptedAt: worst.cached}
 	switch {
 	case !worst.connected && !worst.cached.IsZero():
 		next.State = Cached

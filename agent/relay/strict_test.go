@@ -63,7 +63,7 @@ func TestStrict_OfIstiod(t *testing.T) {
 		t.Fatal(err)
 	}
 	node.Metadata.Fields["LABELS"] = structpb.NewStructValue(labels)
-	if r.StrictPorts() != nil {
+	if r.StrictMTLSPorts() != nil {
 		t.Error("known before any listener")
 	}
 	stream.send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: from.ListenerType})
@@ -86,7 +86,7 @@ func TestStrict_OfIstiod(t *testing.T) {
 		var got string
 		parts.Eventually(t, time.Minute, want, func() bool {
 			got = "nothing"
-			if strict := r.StrictPorts(); strict != nil {
+			if strict := r.StrictMTLSPorts(); strict != nil {
 				got = ""
 				for _, port := range []uint16{8080, 9000, 9001, 22} {
 					_, required, own := strict(port)

@@ -23,11 +23,11 @@ type Subscription struct {
 	Apply func(resources []*anypb.Any, removed []string) error
 }
 
-// ReportToUpstream makes the agent send a request without resource names on each stream to the
+// ReportHealthToUpstream makes the agent send a request without resource names on each stream to the
 // upstream server: on open streams immediately, and on later ones after Envoy's first request for
 // listeners. problem is the error detail of the request; nil: none. A later call with the same type
 // replaces the request. In this way the agent reports the workload's health to istiod.
-func (s *Server) ReportToUpstream(typeURL string, problem *rpcstatus.Status) {
+func (s *Server) ReportHealthToUpstream(typeURL string, problem *rpcstatus.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announced[typeURL] = problem

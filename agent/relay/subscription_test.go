@@ -34,7 +34,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 				}}}})
 	}
 	r := start()
-	r.ReportToUpstream(healthType, &rpcstatus.Status{Code: 13, Message: "down"})
+	r.ReportHealthToUpstream(healthType, &rpcstatus.Status{Code: 13, Message: "down"})
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	above := up.accept()
@@ -66,7 +66,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 	if r.condition(conditionRefusals) == "" {
 		t.Error("the refusal is not reported")
 	}
-	r.ReportToUpstream(healthType, nil)
+	r.ReportHealthToUpstream(healthType, nil)
 	expect(healthType, "", "")
 
 	above.end(status.Error(codes.Unavailable, "gone"))

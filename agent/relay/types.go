@@ -16,7 +16,7 @@ type TypeStatus struct {
 	Sent, Accepted time.Time
 	Cached         bool // the accepted version is from the cache
 	Pending        bool // Envoy has not answered the last response yet
-	Refused        string
+	RefusalReason        string
 	RefusedVersion string
 }
 
@@ -51,8 +51,8 @@ func (s *session) types() []TypeStatus {
 	for _, w := range s.order {
 		t := w.shown
 		t.PID, t.URL, t.Resources, t.Pending = pid, w.typeURL, len(w.held), len(w.pending) > 0
-		if t.Refused != "" && s.server.options.RedactError != nil {
-			t.Refused = s.server.options.RedactError(t.Refused)
+		if t.RefusalReason != "" && s.server.options.RedactError != nil {
+			t.RefusalReason = s.server.options.RedactError(t.RefusalReason)
 		}
 		all = append(all, t)
 	}

@@ -145,7 +145,7 @@ func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
 		w.pending = slices.Delete(w.pending, 0, i+1)
 	}
 	if r.refused {
-		w.shown.Refused, w.shown.RefusedVersion = r.refusal, answered.version
+		w.shown.RefusalReason, w.shown.RefusedVersion = r.refusal, answered.version
 		return answered, true
 	}
 	w.accept(answered.response)

@@ -30,7 +30,7 @@ type RefusedVersion struct {
 	BindFailed bool `json:"unbound,omitempty"`
 
 	// sequence number of the last snapshot with the accepted version; 0 if unknown
-	Sequence uint64 `json:"-"`
+	LastAcceptedSequence uint64 `json:"-"`
 	// time at which a newer version replaced the accepted one; zero if unknown
 	Since time.Time `json:"-"`
 	// number of retries, in which the refused version is sent to the refusing clients again
@@ -298,7 +298,7 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 		m.BindFailed = m.BindFailed && n.BindFailed
 		m.LocalCause = m.LocalCause && (n.LocalCause || key.Type == ListenerType &&
 			f.outdated(client))
-		m.LastAccepted, m.Sequence = f.accepted[key].resource, f.accepted[key].sequence
+		m.LastAccepted, m.LastAcceptedSequence = f.accepted[key].resource, f.accepted[key].sequence
 		m.Since = f.accepted[key].replaced
 		m.Reason, m.Retrying = n.Reason, false
 		for _, r := range n.ReplacedListeners {

@@ -52,8 +52,8 @@ func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	view.dumps.waitFor = 500 * time.Millisecond
 	runPart(t, view.Run)
 	<-view.Ready()
-	abandon(t, 20000, view.APIServerAddress(), "/config_dump", asked)
-	second := slowReader(t, 20000, view.APIServerAddress(), "/config_dump")
+	abandon(t, 20000, view.ListenAddress(), "/config_dump", asked)
+	second := slowReader(t, 20000, view.ListenAddress(), "/config_dump")
 	_ = second.SetReadDeadline(time.Now().Add(30 * time.Second))
 	said := make([]byte, 512)
 	if n, err := second.Read(said); err != nil || !strings.Contains(string(said[:n]),

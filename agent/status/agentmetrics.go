@@ -55,7 +55,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 		Name: "build_info", Help: "1, with the agent's version.",
 		ConstLabels: prometheus.Labels{"version": m.Version}}, func() float64 { return 1 }))
 	gauge("current_epoch", "Number of the live epoch, -1 if there is none.",
-		func() float64 { return float64(m.Proxy.Number()) })
+		func() float64 { return float64(m.Proxy.EpochNumber()) })
 	gauge("ready", "1 if the proxy is ready, as /healthz/ready reports.", func() float64 {
 		if ready, _ := m.Proxy.Ready(); ready {
 			return 1

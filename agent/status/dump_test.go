@@ -80,7 +80,7 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	view.dumps.slow = 200 * time.Millisecond // slow readers soon release their slots to others
 	runPart(t, view.Run)
 	<-view.Ready()
-	url := "http://" + view.APIServerAddress()
+	url := "http://" + view.ListenAddress()
 
 	code, dump, header := ask(t, "GET", url+"/config_dump")
 	if code != 200 || !json.Valid([]byte(dump)) ||
@@ -90,7 +90,7 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	before := allocated(t, admin)
 	most := before
 	for i := range 250 {
-		slowReader(t, 20000+i%8, view.APIServerAddress(), "/config_dump")
+		slowReader(t, 20000+i%8, view.ListenAddress(), "/config_dump")
 		if i%10 == 0 {
 			most = max(most, allocated(t, admin))
 		}
@@ -140,12 +140,12 @@ func TestDumps_AtATime(t *testing.T) {
 			<-view.Ready()
 			for _, path := range large {
 				for uid := range 4 {
-					slowReader(t, uid*20000, view.APIServerAddress(), path)
+					slowReader(t, uid*20000, view.ListenAddress(), path)
 				}
 			}
 			eventually(t, "root and two others have an answer made",
 				func() bool { return most.Load() >= 3 })
-			last := slowReader(t, 20000, view.APIServerAddress(), "/clusters")
+			last := slowReader(t, 20000, view.ListenAddress(), "/clusters")
 			_ = last.SetReadDeadline(time.Now().Add(15 * time.Second))
 			text := make([]byte, 512)
 			if n, err := last.Read(text); err != nil || !strings.Contains(string(text[:n]),

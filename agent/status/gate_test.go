@@ -71,7 +71,7 @@ func TestConnections_OneHostOrUserCannotTakeAll(t *testing.T) {
 	}{{256, wholeRequest}, {1000, wholeRequest}, {1000, "GET /healthz"}, {1000, ""}} {
 		t.Run(fmt.Sprintf("%d connections of %q", test.count, test.text), func(t *testing.T) {
 			server, _ := startServer(t, Options{Address: "0.0.0.0:0", TrustedUIDs: []uint32{0}})
-			_, port, _ := net.SplitHostPort(server.APIServerAddress())
+			_, port, _ := net.SplitHostPort(server.ListenAddress())
 			remote, loopback := net.JoinHostPort(other.Peer, port),
 				net.JoinHostPort("127.0.0.1", port)
 			connect(t, from(other), test.count, remote, test.text)
@@ -109,13 +109,13 @@ func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 	defer close(hold)
 	<-view.Ready()
 	eventually(t, "those beyond the limit are refused", func() bool {
-		connect(t, nobody(t), localLimits.PerKey, view.APIServerAddress(),
+		connect(t, nobody(t), localLimits.PerKey, view.ListenAddress(),
 			"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		return view.ConnectionStats().Refused > 0
 	})
 	var c net.Conn
 	var err error
-	parts.RunAs(t, 12345, func() { c, err = net.Dial("tcp", view.APIServerAddress()) })
+	parts.RunAs(t, 12345, func() { c, err = net.Dial("tcp", view.ListenAddress()) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func startServer(t *testing.T, options Options) (*Server, string) {
 	server := NewServer(options)
 	runPart(t, server.Run)
 	<-server.Ready()
-	return server, "http://" + server.APIServerAddress()
+	return server, "http://" + server.ListenAddress()
 }
 
 // epochs implements Epochs.

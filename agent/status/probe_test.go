@@ -160,7 +160,7 @@ func TestProbeTCPAndGRPC(t *testing.T) {
 
 func TestAClientThatSendsSlowlyIsCut(t *testing.T) {
 	server, _ := startServer(t, Options{})
-	connection, err := net.Dial("tcp", server.APIServerAddress())
+	connection, err := net.Dial("tcp", server.ListenAddress())
 	if err != nil {
 		t.Fatal(err)
 	}

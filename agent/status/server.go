@@ -62,8 +62,8 @@ func NewServer(options Options) *Server {
 // Name returns the name of the component.
 func (s *Server) Name() string { return "status" }
 
-// APIServerAddress returns the address that the server listens on, or "" before it does.
-func (s *Server) APIServerAddress() string {
+// ListenAddress returns the address that the server listens on, or "" before it does.
+func (s *Server) ListenAddress() string {
 	if address := s.address.Load(); address != nil {
 		return *address
 	}
@@ -134,7 +134,7 @@ func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
 		case r.Method != http.MethodPost:
 			w.Header().Set("Allow", http.MethodPost)
 			say(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes POST only", r.URL.Path))
-		case s.options.DrainController == nil || !s.config.Load().ControlAllowed:
+		case s.options.DrainController == nil || !s.config.Load().ProxyControlAllowed:
 			say(w, http.StatusForbidden,
 				fmt.Sprintf(
 					`%s is off: set control = "loopback" in [status] to allow it to local users`,

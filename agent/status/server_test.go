@@ -75,7 +75,7 @@ func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			control := &controls{err: test.err}
-			server := NewServer(Options{Config: Config{ControlAllowed: test.allowed},
+			server := NewServer(Options{Config: Config{ProxyControlAllowed: test.allowed},
 				DrainController: control,
 				Readiness:       readiness(""), Logger: discard(), Conditions: condition.NewRegistry()})
 			request := httptest.NewRequest(test.method, test.path, nil)
@@ -104,7 +104,7 @@ func TestControlFollowsTheConfiguration(t *testing.T) {
 	if code, _, _ := ask(t, "POST", url+"/drain"); code != 403 {
 		t.Errorf("off: %d", code)
 	}
-	server.Configure(Config{ControlAllowed: true})
+	server.Configure(Config{ProxyControlAllowed: true})
 	if code, _, _ := ask(t, "POST", url+"/drain"); code != 200 || control.drains != 1 {
 		t.Errorf("on: %d", code)
 	}
@@ -126,9 +126,9 @@ func TestAnAddressThatIsTakenIsToldAndHadLater(t *testing.T) {
 		t.Fatalf("conditions: %+v", all)
 	}
 	_ = reserved.Close()
-	eventually(t, "it listens", func() bool { return server.APIServerAddress() != "" })
+	eventually(t, "it listens", func() bool { return server.ListenAddress() != "" })
 	if code, _, _ := ask(t, http.MethodGet,
-		"http://"+server.APIServerAddress()+"/healthz/ready"); code != 200 {
+		"http://"+server.ListenAddress()+"/healthz/ready"); code != 200 {
 		t.Errorf("%d", code)
 	}
 	if all := board.Conditions(); len(all) != 0 {

@@ -35,7 +35,7 @@ type DrainController interface {
 
 // Config holds the settings that may change while the server runs.
 type Config struct {
-	ControlAllowed     bool             // [status] control = "loopback"
+	ProxyControlAllowed     bool             // [status] control = "loopback"
 	ApplicationMetrics string           // URL; "" = none
 	Probes             map[string]Probe // by name, which may contain slashes
 }

@@ -78,8 +78,8 @@ func NewAdminView(options AdminViewOptions) *AdminView {
 // Name returns the name of the component.
 func (v *AdminView) Name() string { return "admin-view" }
 
-// APIServerAddress returns the address that the view listens on, or "".
-func (v *AdminView) APIServerAddress() string {
+// ListenAddress returns the address that the view listens on, or "".
+func (v *AdminView) ListenAddress() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.listener == nil {

@@ -32,7 +32,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	envoy := &proxy{}
 	envoy.set(unixAdmin(t, socket), 4, "")
 	view, _ := startView(t, AdminViewConfig{Port: parts.FreePort(t)}, envoy)
-	url := "http://" + view.APIServerAddress()
+	url := "http://" + view.ListenAddress()
 
 	for _, path := range readable {
 		code, body, header := ask(t, "GET", url+path)
@@ -111,7 +111,7 @@ func TestViewSurvivesAChangeOfEpoch(t *testing.T) {
 	envoy := &proxy{}
 	envoy.set(nil, 0, "no epoch is live: epoch 0 is starting")
 	view, _ := startView(t, AdminViewConfig{Port: parts.FreePort(t)}, envoy)
-	url := "http://" + view.APIServerAddress()
+	url := "http://" + view.ListenAddress()
 	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 ||
 		body != "no epoch is live: epoch 0 is starting\n" {
 		t.Errorf("%d %s", code, body)
@@ -168,7 +168,7 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 		t.Errorf("a port that is taken: %v; second port %d", err, at(second))
 	}
 	if err := view.Configure(AdminViewConfig{}); err != nil || at(second) != 0 ||
-		view.APIServerAddress() != "" {
+		view.ListenAddress() != "" {
 		t.Errorf("off: %v; second port %d", err, at(second))
 	}
 	if err := view.Configure(AdminViewConfig{Port: first}); err != nil || at(first) != 200 {
@@ -191,7 +191,7 @@ func TestViewWaitsForAPortThatIsTaken(t *testing.T) {
 		t.Errorf("conditions: %+v", all)
 	}
 	_ = reserved.Close()
-	eventually(t, "the view listens", func() bool { return view.APIServerAddress() != "" })
+	eventually(t, "the view listens", func() bool { return view.ListenAddress() != "" })
 	if all := board.Conditions(); len(all) != 0 {
 		t.Errorf("conditions: %+v", all)
 	}

@@ -12,7 +12,7 @@ import (
 func TestView_YieldsItsPort(t *testing.T) {
 	port := parts.FreePort(t)
 	view, board := startView(t, AdminViewConfig{Port: port}, &proxy{})
-	address := view.APIServerAddress()
+	address := view.ListenAddress()
 	view.YieldPort(1, address)
 	reserved, err := net.Listen("tcp", address) // YieldPort has released the port
 	if err != nil {
@@ -20,12 +20,12 @@ func TestView_YieldsItsPort(t *testing.T) {
 	}
 	other := parts.FreePort(t)
 	if err := view.Configure(AdminViewConfig{Port: other}); err != nil ||
-		view.APIServerAddress() != viewAddress(other) {
-		t.Errorf("another port: %v, %q", err, view.APIServerAddress())
+		view.ListenAddress() != viewAddress(other) {
+		t.Errorf("another port: %v, %q", err, view.ListenAddress())
 	}
 	if err := view.Configure(AdminViewConfig{Port: port}); err != nil ||
-		view.APIServerAddress() != "" {
-		t.Errorf("the port that Envoy has: %v, %q", err, view.APIServerAddress())
+		view.ListenAddress() != "" {
+		t.Errorf("the port that Envoy has: %v, %q", err, view.ListenAddress())
 	}
 	if conditions := board.Conditions(); len(conditions) > 0 {
 		t.Errorf("%v", conditions)
@@ -35,7 +35,7 @@ func TestView_YieldsItsPort(t *testing.T) {
 		func() bool { return len(board.Conditions()) == 1 })
 	_ = reserved.Close()
 	eventually(t, "the view listens again",
-		func() bool { return view.APIServerAddress() == address && len(board.Conditions()) == 0 })
+		func() bool { return view.ListenAddress() == address && len(board.Conditions()) == 0 })
 }
 
 func TestView_YieldsBeforeItListens(t *testing.T) {
@@ -43,7 +43,7 @@ func TestView_YieldsBeforeItListens(t *testing.T) {
 	live := record.Epoch{State: record.StateLive, AdminAddress: viewAddress(port)}
 	view, _ := startViewOf(t, AdminViewConfig{Port: port}, &proxy{},
 		&epochs{all: []record.Epoch{live}})
-	if address := view.APIServerAddress(); address != "" {
+	if address := view.ListenAddress(); address != "" {
 		t.Errorf("it listens on %s", address)
 	}
 }
@@ -105,7 +105,7 @@ func TestView_YieldsToEnvoysOwnAdmin(t *testing.T) {
 			step.do()
 		}
 		eventually(t, step.what, func() bool {
-			return (view.APIServerAddress() == "") == step.yields &&
+			return (view.ListenAddress() == "") == step.yields &&
 				(len(board.Conditions()) == 1) == step.present
 		})
 	}

@@ -52,8 +52,8 @@ const (
 	unitsPath     = "/org/freedesktop/systemd1/unit/"
 )
 
-// Unit returns the name of the unit in which this process runs.
-func (m Manager) Unit() (string, error) {
+// OwnUnit returns the name of the unit in which this process runs.
+func (m Manager) OwnUnit() (string, error) {
 	path := m.CGroup
 	if path == "" {
 		path = selfCGroup
@@ -94,7 +94,7 @@ func (m Manager) CurrentJob(ctx context.Context) (UnitJob, error) {
 }
 
 func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (UnitJob, error) {
-	unit, err := m.Unit()
+	unit, err := m.OwnUnit()
 	if err != nil {
 		return JobStop, err
 	}

@@ -69,7 +69,7 @@ func (r *rig) gets(from wasm.Source) []byte {
 	r.t.Helper()
 	var code []byte
 	var err error
-	parts.EventuallySees(r.t, time.Minute, "the module of "+from.URL, func() (bool, string) {
+	parts.EventuallyWithObservation(r.t, time.Minute, "the module of "+from.URL, func() (bool, string) {
 		code, err = r.Module(from)
 		return code != nil, fmt.Sprint(err)
 	})
@@ -79,7 +79,7 @@ func (r *rig) gets(from wasm.Source) []byte {
 // fails waits for an error that contains a text.
 func (r *rig) fails(from wasm.Source, text string) {
 	r.t.Helper()
-	parts.EventuallySees(r.t, time.Minute, "the error "+text, func() (bool, string) {
+	parts.EventuallyWithObservation(r.t, time.Minute, "the error "+text, func() (bool, string) {
 		code, err := r.Module(from)
 		return code == nil && err != nil && strings.Contains(err.Error(), text), fmt.Sprint(err)
 	})
@@ -255,7 +255,7 @@ func TestFetcher_ChangedFileCounts(t *testing.T) {
 	}
 	has := func(what string, want []byte, problem string) {
 		t.Helper()
-		parts.EventuallySees(t, 60*time.Second, what, func() (bool, string) {
+		parts.EventuallyWithObservation(t, 60*time.Second, what, func() (bool, string) {
 			code, err := r.Module(file)
 			return bytes.Equal(code, want) && (err != nil) == (problem != "") &&
 				(err == nil || strings.Contains(err.Error(), problem)), fmt.Sprintf("%q, %v", code, err)

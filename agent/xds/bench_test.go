@@ -51,7 +51,7 @@ func benchClients(target string) error {
 	fmt.Println(time.Now().UnixNano())
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		mark := load.WatchBytes(adsload.EndpointType, lines.Bytes())
+		mark := load.WatchContent(adsload.EndpointType, lines.Bytes())
 		fmt.Println("ready")
 		at, err := mark.Wait(ctx)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 func TestDrain(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
-	server, address := serveFleet(t, Options{Source: oneFeed{feed}}, LimitTCP)
+	server, address := serveFleet(t, Options{Source: oneFeed{feed}}, LimitConnections)
 	connection := connectTo(t, address)
 	const clients = 20
 	ended := make(chan time.Time, clients)
@@ -59,7 +59,7 @@ func TestMaxConnectionAge(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
 	_, address := serveFleet(t, Options{Source: oneFeed{feed},
-		MaxConnectionAge: 100 * time.Millisecond}, LimitTCP)
+		MaxConnectionAge: 100 * time.Millisecond}, LimitConnections)
 	connection := connectTo(t, address)
 	stream := join(t, connection, "one")
 	if _, err := stream.Recv(); err != nil {

@@ -24,15 +24,15 @@ func WithFleetLimits(options Options) Options {
 	setDefault(&options.MaxStreamsPerIdentity, fleetStreams/2)
 	setDefault(&options.ConnectsPerSecond, fleetStreamsPerSecond*runtime.GOMAXPROCS(0))
 	setDefault(&options.MaxSubscriptionBytes, fleetSubscriptionBytes)
-	setDefault(&options.MaxConcurrentBuilds, runtime.GOMAXPROCS(0))
+	setDefault(&options.MaxConcurrentResponseBuilds, runtime.GOMAXPROCS(0))
 	options.move = (*stream).move
 	return options
 }
 
-// LimitTCP limits the connections of a TCP listener. When the limit is reached, it closes the
+// LimitConnections limits the connections of a TCP listener. When the limit is reached, it closes the
 // connection that has been idle longest among those on which no client was admitted yet. It never
 // closes connections of admitted clients.
-func LimitTCP(inner net.Listener) net.Listener {
+func LimitConnections(inner net.Listener) net.Listener {
 	limits := admission.Limits{Total: fleetConnections, PerKey: fleetConnections / 2}
 	return limitTCP(inner, admission.NewPool(limits), admission.NewPool(limits))
 }

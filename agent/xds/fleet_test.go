@@ -88,7 +88,7 @@ func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	}
 	publish(0)
 	server, address := serveFleet(t, Options{Source: oneFeed{feed}, SendTimeout: 5 * time.Second,
-		AnswerTimeout: time.Second}, LimitTCP)
+		AckTimeout: time.Second}, LimitConnections)
 
 	slow := join(t, connectTo(t, address), "slow")
 	var others sync.WaitGroup
@@ -171,7 +171,7 @@ func TestFleet_StreamsOfOneIdentity(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
 	server, address := serveFleet(t, Options{Source: oneFeed{feed}, MaxStreamsPerIdentity: 2},
-		LimitTCP)
+		LimitConnections)
 	connection := connectTo(t, address)
 	open := []grpc.ClientStream{}
 	for range 2 {
@@ -232,7 +232,7 @@ func TestFleet_ConnectionsOfStrangersGiveWay(t *testing.T) {
 func TestFleet_RateOfOneAddress(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
-	_, address := serveFleet(t, Options{Source: oneFeed{feed}, ConnectsPerSecond: 2}, LimitTCP)
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, ConnectsPerSecond: 2}, LimitConnections)
 	connection := connectTo(t, address)
 	results := make(chan error)
 	for range 10 {
@@ -260,7 +260,7 @@ func TestFleet_RateOfOneAddress(t *testing.T) {
 func TestFleet_StrangersDoNotUseUpTheRate(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
-	_, address := serveFleet(t, Options{Source: oneFeed{feed}, ConnectsPerSecond: 4}, LimitTCP)
+	_, address := serveFleet(t, Options{Source: oneFeed{feed}, ConnectsPerSecond: 4}, LimitConnections)
 	var strangers sync.WaitGroup
 	for _, user := range []int{parts.NobodyUID, 1, 2, 3} {
 		connection, err := grpc.NewClient(address,
@@ -319,8 +319,8 @@ func testConcurrency(t *testing.T, set int, want int64) {
 	const streams = 50
 	feed, seen := resource.NewFeed(), &busyObserver{}
 	_, address := serveFleet(t, Options{Source: oneFeed{feed}, Observer: seen,
-		MaxConcurrentBuilds: set,
-		ConnectsPerSecond:   10_000}, LimitTCP)
+		MaxConcurrentResponseBuilds: set,
+		ConnectsPerSecond:   10_000}, LimitConnections)
 	connection := connectTo(t, address)
 	for range streams {
 		join(t, connection, "one")
@@ -344,7 +344,7 @@ func TestFleet_UnansweredBytes(t *testing.T) {
 	}
 	publish(0)
 	_, address := serveFleet(t, Options{Source: oneFeed{feed}, MaxUnansweredBytes: 3 << 10,
-		AnswerTimeout: time.Millisecond}, LimitTCP)
+		AckTimeout: time.Millisecond}, LimitConnections)
 	stream := join(t, connectTo(t, address), "one")
 	for i := range 10 {
 		_, err := stream.Recv()

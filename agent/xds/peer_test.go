@@ -125,7 +125,7 @@ func TestPeer_MetadataIsBounded(t *testing.T) {
 		Admit: func(*Peer, *corev3.Node) (*corev3.Node, error) {
 			t.Error("the client was looked at")
 			return nil, errors.New("refused")
-		}}, LimitTCP)
+		}}, LimitConnections)
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connectTo(t, address)).
 		DeltaAggregatedResources(metadata.AppendToOutgoingContext(t.Context(), "authorization",
 			strings.Repeat("x", maxHeaderBytes)))

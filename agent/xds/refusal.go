@@ -29,8 +29,8 @@ type Refusal struct {
 	NothingAccepted bool `json:"first"`
 }
 
-// OneLine returns the client's error message on one line.
-func (r Refusal) OneLine() string {
+// OneLineError returns the client's error message on one line.
+func (r Refusal) OneLineError() string {
 	return strings.Join(strings.Split(strings.TrimSpace(r.Error), "\n"), "; ")
 }
 

@@ -88,18 +88,18 @@ type Options struct {
 	// are refused; 0: no bound. One client address may use half of it on a listener of LimitTCP,
 	// where streams that Admit refuses count for their address only.
 	ConnectsPerSecond int
-	// MaxConcurrentBuilds bounds how many responses are built simultaneously; 0: no bound. Sending
+	// MaxConcurrentResponseBuilds bounds how many responses are built simultaneously; 0: no bound. Sending
 	// is not bounded, so that a client that does not read delays no other one.
-	MaxConcurrentBuilds int
+	MaxConcurrentResponseBuilds int
 	// MaxUnansweredBytes bounds the total size of responses that a client has not answered. If it
 	// is exceeded when the next response is due, the stream ends; 0: no bound.
 	MaxUnansweredBytes int
 	// SendTimeout is the time within which a client must read a response; otherwise it is
 	// disconnected; 0: 30 s.
 	SendTimeout time.Duration
-	// AnswerTimeout bounds the wait for the answer to a response; after that the next response is
+	// AckTimeout bounds the wait for the answer to a response; after that the next response is
 	// sent; 0: 30 s.
-	AnswerTimeout time.Duration
+	AckTimeout time.Duration
 	// FirstRequestTimeout bounds the wait for the first request of a stream; 0: 30 s.
 	FirstRequestTimeout time.Duration
 	MaxMessageBytes     int // maximum size of a request; 0: 16 MiB
@@ -187,7 +187,7 @@ func NewServer(options Options) (*Server, error) {
 	setDefault(&options.MaxStreams, defaultMaxStreams)
 	setDefault(&options.MaxStreamsPerIdentity, options.MaxStreams)
 	setDefault(&options.SendTimeout, defaultTimeout)
-	setDefault(&options.AnswerTimeout, defaultTimeout)
+	setDefault(&options.AckTimeout, defaultTimeout)
 	setDefault(&options.FirstRequestTimeout, defaultTimeout)
 	setDefault(&options.MaxMessageBytes, defaultMaxMessageBytes)
 	setDefault(&options.MaxSubscriptionBytes, defaultMaxMessageBytes)
@@ -201,8 +201,8 @@ func NewServer(options Options) (*Server, error) {
 		counters: counters{convergence: newConvergence()}, sets: newNameSets(),
 		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{}, owned: map[string]int{},
 	}
-	if options.MaxConcurrentBuilds > 0 {
-		s.turns = make(chan struct{}, options.MaxConcurrentBuilds)
+	if options.MaxConcurrentResponseBuilds > 0 {
+		s.turns = make(chan struct{}, options.MaxConcurrentResponseBuilds)
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)

@@ -61,8 +61,8 @@ func TestStreams_Soak(t *testing.T) {
 		feed.Publish(change)
 	}
 	publish(func() string { return "first" }, false)
-	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, MaxConcurrentBuilds: 2,
-		SendTimeout: 100 * time.Millisecond, AnswerTimeout: 50 * time.Millisecond})
+	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, MaxConcurrentResponseBuilds: 2,
+		SendTimeout: 100 * time.Millisecond, AckTimeout: 50 * time.Millisecond})
 	ctx, cancel := context.WithTimeout(t.Context(), soakTime()+time.Minute)
 	defer cancel()
 	settled := make(chan struct{})

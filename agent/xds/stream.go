@@ -135,7 +135,7 @@ func (st *stream) begin(kind streamKind) <-chan struct{} {
 	snapshot, newer := st.snapshot()
 	options := &st.server.options
 	st.session = &session{
-		delta: kind.delta, only: kind.only, patience: options.AnswerTimeout, snapshot: snapshot,
+		delta: kind.delta, only: kind.only, patience: options.AckTimeout, snapshot: snapshot,
 		feed: st.feed, client: st.client(), visible: st.visible,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: options.MaxSubscriptionBytes},

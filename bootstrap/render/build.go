@@ -161,9 +161,9 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 			b.grpcPipeCluster(credential.SDSClusterName, b.in.CredentialSocket,
 				secretTimeout))
 	}
-	if b.in.HostSDSSocket != "" {
-		clusters = append(clusters, b.grpcPipeCluster(credential.HostSDSClusterName,
-			b.in.HostSDSSocket,
+	if b.in.ExternalSDSSocket != "" {
+		clusters = append(clusters, b.grpcPipeCluster(credential.ExternalSDSClusterName,
+			b.in.ExternalSDSSocket,
 			secretTimeout))
 	}
 	switch {

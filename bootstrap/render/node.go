@@ -82,7 +82,7 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 	if n.IPv6 {
 		values["OUTRIDER_IPV6"] = "true" // read by the discovery server
 	}
-	if b.in.HostSDSSocket != "" {
+	if b.in.ExternalSDSSocket != "" {
 		values["credential"] = "true" // istiod then refers to the cluster of credentials sds://NAME
 	}
 	if n.Identity {

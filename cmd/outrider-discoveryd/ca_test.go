@@ -253,7 +253,7 @@ func TestCA_AgentIsIssuedCertificates(t *testing.T) {
 // logs waits until the program has logged a text.
 func (s *signing) logs(text string) {
 	s.t.Helper()
-	parts.EventuallySees(s.t, time.Minute, "logged "+text, func() (bool, string) {
+	parts.EventuallyWithObservation(s.t, time.Minute, "logged "+text, func() (bool, string) {
 		log := logOf(s.file)
 		return strings.Contains(log, text), log
 	})

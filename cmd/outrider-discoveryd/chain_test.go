@@ -57,7 +57,7 @@ address = "127.0.0.1:%d"
 		}
 		go func() { _ = client.Run(t.Context()) }()
 	}
-	parts.EventuallySees(t, time.Minute, "the objects of the first program", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the objects of the first program", func() (bool, string) {
 		text := objects.Text("test:ServiceEntry/shop/files")
 		return strings.Contains(text, "files.test"), text
 	})

@@ -70,7 +70,7 @@ func TestProgram_ReportsClones(t *testing.T) {
 	s.stream("127.0.0.1", pair)
 	s.stream("127.0.0.2", pair)
 	serial := issued.Pair.Leaf().SerialNumber.Text(16)
-	parts.EventuallySees(t, 2*time.Minute, "the clone is reported", func() (bool, string) {
+	parts.EventuallyWithObservation(t, 2*time.Minute, "the clone is reported", func() (bool, string) {
 		log := logOf(s.file)
 		return strings.Contains(log, "hosts seem to be clones of each other: certificate "+serial+
 			" of "+ownID+" is used by 127.0.0.1 and 127.0.0.2"), log

@@ -95,11 +95,11 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			}
 		},
 		Settings: settingsOf(c), Sources: names(c), RequiredSources: required(c),
-		AwaitFiles:          explicit && len(paths) > 0,
+		AwaitFileListing:          explicit && len(paths) > 0,
 		MaxViewsPerIdentity: maxViewsPerIdentity,
 		LastGoodFile:        filepath.Join(c.StateDir, "last-good"),
 		RefusalFile:         filepath.Join(c.StateDir, "refusals"),
-		KeySetFile:          filepath.Join(c.StateDir, "key-sets"),
+		KeySetCacheFile:          filepath.Join(c.StateDir, "key-sets"),
 		EncodeObject:        mcp.Encode, ServeNameTables: true,
 		RegisterWorkloads: c.Registration.Enabled,
 		ChangedPaths:      files.Changes(), Conditions: b.board, Logger: b.logOf("discovery")})
@@ -132,7 +132,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		},
 		MaxUnansweredBytes: c.Listen.MaxBufferedBytes,
 		ControlPlane:       "outrider-discoveryd " + version,
-		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond, MaxConcurrentBuilds: c.Push.Concurrency,
+		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond, MaxConcurrentResponseBuilds: c.Push.Concurrency,
 		MaxConnectionAge: c.Listen.MaxConnectionAge,
 		RegisterServices: func(registrar grpc.ServiceRegistrar) {
 			if authority != nil {
@@ -188,7 +188,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		identity.use(c.TLS)
 	}
 	pages := web.New(web.Options{Version: version, Ready: p.reloader.readiness,
-		Streams: streams.Status, Inventory: server.Inventory, Problems: server.Problems,
+		Streams: streams.Status, Inventory: server.MeshInventory, Problems: server.Problems,
 		Conditions: b.board.Conditions, Sources: func() []web.Source {
 			return append(filesStatus(c, p.reloader), statuses(all)...)
 		}})
@@ -258,7 +258,7 @@ func caOf(c *config.Discoveryd) ca.Settings {
 }
 
 // required returns the names of the sources that may contain policies, except the source of type
-// files, to which discovery.Options.AwaitFiles applies.
+// files, to which discovery.Options.AwaitFileListing applies.
 func required(c *config.Discoveryd) (all []string) {
 	for _, s := range c.Sources {
 		if s.Type != store.FilesSource {

@@ -77,7 +77,7 @@ func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[str
 		options.Sources = []string{name, registryName}
 		server := runServer(t, options)
 		deliver(t, g, files, server.AcceptUpdate)
-		parts.EventuallySees(t, time.Minute, name+" has the resources of files",
+		parts.EventuallyWithObservation(t, time.Minute, name+" has the resources of files",
 			func() (bool, string) {
 				got, want := resourcesOf(t, server, g.node), maps.Clone(want)
 				// MCP does not transport the status of objects. Without their status, some
@@ -179,7 +179,7 @@ func fromMemory(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 	runUntilEnd(t, one.Run)
 	for _, o := range g.objects {
 		url := "http://" + address + "/objects/" + o.Kind + "/" + o.Namespace + "/" + o.Name
-		parts.EventuallySees(t, time.Minute, "the answer to "+url, func() (bool, string) {
+		parts.EventuallyWithObservation(t, time.Minute, "the answer to "+url, func() (bool, string) {
 			status, body := ask("PUT", url, "secret", string(o.text))
 			return status == http.StatusNoContent || status == http.StatusUnprocessableEntity, body
 		})

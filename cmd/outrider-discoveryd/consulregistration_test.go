@@ -85,7 +85,7 @@ func TestRegistration_Consul(t *testing.T) {
 // entry waits until the WorkloadEntry vmEntry contains a text; "" waits for its removal.
 func (r *consulRegistrations) entry(t *testing.T, text string) {
 	t.Helper()
-	parts.EventuallySees(t, time.Minute, "the entry: "+text, func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the entry: "+text, func() (bool, string) {
 		got := r.seen.Text(vmInput)
 		return (got == "") == (text == "") && strings.Contains(got, text), got
 	})
@@ -145,7 +145,7 @@ func (r *consulRegistrations) testMoves(t *testing.T) {
 		}
 		s.report(problem)
 		r.entry(t, want)
-		parts.EventuallySees(t, time.Minute, "the check is "+status, func() (bool, string) {
+		parts.EventuallyWithObservation(t, time.Minute, "the check is "+status, func() (bool, string) {
 			got := r.status(t)
 			return got == status, got
 		})
@@ -181,7 +181,7 @@ func (r *consulRegistrations) testLoss(t *testing.T, replace func()) {
 	r.entry(t, `"status":"True"`)
 	missing := r.watch()
 	replace()
-	parts.EventuallySees(t, time.Minute, "the workload is registered again", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the workload is registered again", func() (bool, string) {
 		got := r.status(t)
 		return got == "passing", got
 	})

@@ -95,7 +95,7 @@ func TestHandshake_BoundsTheLinesOfANetwork(t *testing.T) {
 	s, config := refusing(t, &log, "CA")
 	for i := range 2 * handshakeLimits.PerClass {
 		near, client := net.Pipe()
-		server, err := xds.LimitTCP(arriving{near, fmt.Sprintf("[2001:db8::%d]:1", i+1)}).Accept()
+		server, err := xds.LimitConnections(arriving{near, fmt.Sprintf("[2001:db8::%d]:1", i+1)}).Accept()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ func serveHandshakes(t *testing.T, limit int, timeout time.Duration) (address st
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener := xds.LimitTCP(bound)
+	listener := xds.LimitConnections(bound)
 	t.Cleanup(func() { _ = listener.Close() })
 	limited := limitHandshakes(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}}),
 		limit, timeout)

@@ -54,7 +54,7 @@ type = "kubernetes"
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = program.Process.Kill(); _ = program.Wait() })
-	parts.EventuallySees(t, time.Minute, "ready", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "ready", func() (bool, string) {
 		status, body := ask("GET", fmt.Sprintf("http://127.0.0.1:%d/ready", monitoring), "", "")
 		return status == http.StatusOK, body
 	})
@@ -69,7 +69,7 @@ type = "kubernetes"
 	if _, err := load.WaitInitialResources(ctx); err != nil {
 		t.Fatal(err)
 	}
-	mark := load.WatchBytes(adsload.EndpointType, []byte("10.7.7.8"))
+	mark := load.WatchContent(adsload.EndpointType, []byte("10.7.7.8"))
 	c.MergePatch("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web",
 		`{"endpoints": [{"addresses": ["10.7.7.8"]}]}`)
 	if _, err := mark.Wait(ctx); err != nil {
@@ -79,7 +79,7 @@ type = "kubernetes"
 		t.Error(err)
 	}
 	for name, want := range map[string]string{"valid": "True", "invalid": "False"} {
-		parts.EventuallySees(t, time.Minute, name+" is "+want, func() (bool, string) {
+		parts.EventuallyWithObservation(t, time.Minute, name+" is "+want, func() (bool, string) {
 			var o struct {
 				Status struct {
 					Conditions []struct{ Type, Status, Message string }

@@ -41,7 +41,7 @@ func (l *listener) Run(ctx context.Context) error {
 		options = append(options, grpc.Creds(limitHandshakes(l.identity.credentials(),
 			handshakesPerClient, handshakeTimeout)))
 	}
-	return l.server.Serve(ctx, xds.LimitTCP(socket), options...)
+	return l.server.Serve(ctx, xds.LimitConnections(socket), options...)
 }
 
 // runningSource runs a source as a component of the program. It is ready at once.

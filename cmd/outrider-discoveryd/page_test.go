@@ -48,7 +48,7 @@ func TestPage_InABrowser(t *testing.T) {
 	var shown struct {
 		Counts struct{ Hosts map[string]int }
 	}
-	parts.EventuallySees(t, time.Minute, "both have accepted everything", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "both have accepted everything", func() (bool, string) {
 		_, text := ask("GET", url+"/hosts.json", "", "")
 		return json.Unmarshal([]byte(text), &shown) == nil && shown.Counts.Hosts["synced"] == 2, text
 	})

@@ -82,11 +82,11 @@ paths = ["mesh"]
 
 	dns := parts.FreePort(t)
 	agent := startPilotAgent(t, directory, secure, dns)
-	parts.EventuallySees(t, 2*time.Minute, "a request reaches the backend", func() (bool, string) {
+	parts.EventuallyWithObservation(t, 2*time.Minute, "a request reaches the backend", func() (bool, string) {
 		status, body := request(port, "backend.test")
 		return status == http.StatusOK && body == account+"web", fmt.Sprint(status, " ", body)
 	})
-	parts.EventuallySees(t, time.Minute, "pilot-agent is ready", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "pilot-agent is ready", func() (bool, string) {
 		status, body := ask("GET", agent+"/healthz/ready", "", "")
 		return status == http.StatusOK, body
 	})
@@ -107,7 +107,7 @@ paths = ["mesh"]
 		t.Fatal(err)
 	}
 	runUntilEnd(t, client.Run)
-	parts.EventuallySees(t, time.Minute, "another server reads the objects with this certificate",
+	parts.EventuallyWithObservation(t, time.Minute, "another server reads the objects with this certificate",
 		func() (bool, string) {
 			now := client.Status()
 			return now.Synced && now.Inputs == 1, fmt.Sprint(now.Err)
@@ -182,7 +182,7 @@ func request(port int, host string) (status int, body string) {
 func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 	t.Helper()
 	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")
-	source, err := parts.IstioSource()
+	source, err := parts.IstioSourceDir()
 	if err != nil {
 		t.Fatal(err)
 	}

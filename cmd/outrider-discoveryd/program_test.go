@@ -97,7 +97,7 @@ func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended 
 			t.Log(logOf(file))
 		}
 	})
-	parts.EventuallySees(t, time.Minute, "ready", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "ready", func() (bool, string) {
 		status, body := ask("GET", fmt.Sprintf("http://127.0.0.1:%d/ready", monitoring), "", "")
 		return status == http.StatusOK, body
 	})
@@ -158,7 +158,7 @@ token_file = "token"
 	parts.StartEnvoy(t, admin, fmt.Sprintf(bootstrap, admin, xds))
 	reaches := func(port int, host string) {
 		t.Helper()
-		parts.EventuallySees(t, time.Minute, host, func() (bool, string) {
+		parts.EventuallyWithObservation(t, time.Minute, host, func() (bool, string) {
 			status, body := ask("GET", fmt.Sprintf("http://127.0.0.1:%d/", port), "", "")
 			return status == http.StatusOK, body
 		})

@@ -69,7 +69,7 @@ type registrations struct {
 func (r *registrations) gone(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
 	parts.Eventually(t, time.Minute, "the entry is removed", func() bool {
-		return r.Entry(vmNamespace, vmEntry) == nil
+		return r.WorkloadEntry(vmNamespace, vmEntry) == nil
 	})
 	return time.Since(since)
 }
@@ -94,7 +94,7 @@ func (r *registrations) testRefusals(t *testing.T) {
 		codes.PermissionDenied, `WorkloadEntry vm/web-10.9.9.9 is of service account "web"`)
 	refused(newVM(t, r.token, map[string]any{"NETWORK": "not a name"}), true, codes.InvalidArgument,
 		"is not a valid name of a WorkloadEntry")
-	if e := r.Entry(vmNamespace, vmEntry); e != nil {
+	if e := r.WorkloadEntry(vmNamespace, vmEntry); e != nil {
 		t.Errorf("a refused client has registered %+v", e)
 	}
 	if text := logOf(r.one.file); !strings.Contains(text, "refused registration") {
@@ -138,14 +138,14 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 			all = append(all, want, r.object(t))
 		}
 		disconnected := func() bool {
-			e := r.Entry(vmNamespace, vmEntry)
+			e := r.WorkloadEntry(vmNamespace, vmEntry)
 			return e != nil && e.ConnectedAt() == ""
 		}
 		for s.end(); !parts.Poll(10*time.Second, disconnected); s.end() {
 			s = r.connect(t, web, address) // istiod gives up its write after some conflicts
 		}
 		all = append(all, "disconnected", r.object(t))
-		if r.Entry(vmNamespace, vmEntry) != nil {
+		if r.WorkloadEntry(vmNamespace, vmEntry) != nil {
 			r.Send(http.MethodDelete, entriesPath+"/"+vmEntry, "")
 		}
 		return all
@@ -157,16 +157,16 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 
 	s := r.connect(t, web, r.istiod)
 	r.awaitHealth(t, s, "", "True")
-	entry := r.Entry(vmNamespace, vmEntry)
-	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.UIDAndHealth)
+	entry := r.WorkloadEntry(vmNamespace, vmEntry)
+	seen := r.WatchWorkloadEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.UIDAndHealth)
 	for _, address := range []string{r.one.address, r.istiod, r.two.address} {
-		controller := r.Entry(vmNamespace, vmEntry).Controller()
+		controller := r.WorkloadEntry(vmNamespace, vmEntry).Controller()
 		next := r.connect(t, web, address)
 		next.report("")
 		s.end()
 		s = next
 		parts.Eventually(t, time.Minute, "another server has the entry", func() bool {
-			e := r.Entry(vmNamespace, vmEntry)
+			e := r.WorkloadEntry(vmNamespace, vmEntry)
 			return e != nil && e.Controller() != controller && e.ConnectedAt() != ""
 		})
 	}
@@ -186,7 +186,7 @@ func (r *registrations) connect(t *testing.T, v *vm, address string) (s *vmStrea
 	if address != r.istiod {
 		return v.connect(address)
 	}
-	parts.EventuallySees(t, time.Minute, "istiod registers the workload", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "istiod registers the workload", func() (bool, string) {
 		var err error
 		s, err = v.open(address, true)
 		return err == nil, fmt.Sprint(err)
@@ -204,7 +204,7 @@ func (r *registrations) awaitHealth(t *testing.T, s *vmStream, problem, want str
 			s.report(problem)
 			sent = time.Now()
 		}
-		e := r.Entry(vmNamespace, vmEntry)
+		e := r.WorkloadEntry(vmNamespace, vmEntry)
 		return e != nil && e.Health() == want
 	})
 }
@@ -214,8 +214,8 @@ func (r *registrations) testMoves(t *testing.T) {
 	web := newVM(t, r.token, nil)
 	s := web.connect(r.one.address)
 	s.report("")
-	entry := r.AwaitEntry(t, time.Minute, vmNamespace, vmEntry, "True")
-	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.UIDAndHealth)
+	entry := r.AwaitWorkloadEntryHealth(t, time.Minute, vmNamespace, vmEntry, "True")
+	seen := r.WatchWorkloadEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.UIDAndHealth)
 	for i := range 20 {
 		address := []string{r.two.address, r.one.address}[i%2]
 		// Alternate: the new stream begins before or after the end of the old one.
@@ -233,7 +233,7 @@ func (r *registrations) testMoves(t *testing.T) {
 	if diff := cmp.Diff([]string{entry.Metadata.UID + " True"}, seen()); diff != "" {
 		t.Errorf("states of the entry (-want +got):\n%s", diff)
 	}
-	if e := r.Entry(vmNamespace, vmEntry); e == nil || e.ConnectedAt() == "" {
+	if e := r.WorkloadEntry(vmNamespace, vmEntry); e == nil || e.ConnectedAt() == "" {
 		t.Errorf("the entry is not connected: %+v", e)
 	}
 	begun := time.Now()
@@ -249,7 +249,7 @@ func (r *registrations) testDeadServer(t *testing.T) {
 	moving := newVM(t, r.token, map[string]any{"INSTANCE_IPS": "10.9.9.20"})
 	s := web.connect(r.one.address)
 	moving.connect(r.one.address)
-	seen := r.WatchEntry(vmNamespace, "web-10.9.9.20", cluster.WorkloadEntry.UIDAndHealth)
+	seen := r.WatchWorkloadEntry(vmNamespace, "web-10.9.9.20", cluster.WorkloadEntry.UIDAndHealth)
 	begun := time.Now()
 	if err := syscall.Kill(r.one.pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -212,11 +212,11 @@ func (r *reloader) reload(requested bool) error {
 	apply := r.server.Configure
 	if requested {
 		apply = r.server.Reload
-		r.recorder.RemoveRetained()
+		r.recorder.RemoveRetainedInputs()
 		for _, s := range r.sources {
-			if cautious, ok := s.(interface{ RemoveRetained() }); ok {
+			if cautious, ok := s.(interface{ RemoveRetainedInputs() }); ok {
 				// removes objects that are retained although the source's list is empty
-				cautious.RemoveRetained()
+				cautious.RemoveRetainedInputs()
 			}
 		}
 	}

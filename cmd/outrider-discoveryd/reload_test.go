@@ -53,7 +53,7 @@ paths = ["."]
 	roots.AddCert(authority.Certificate)
 	shows := func(name string) {
 		t.Helper()
-		parts.EventuallySees(t, time.Minute, name, func() (bool, string) {
+		parts.EventuallyWithObservation(t, time.Minute, name, func() (bool, string) {
 			connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", secure), &tls.Config{
 				RootCAs: roots, ServerName: "discoveryd.test", NextProtos: []string{"h2"}})
 			if err != nil {
@@ -66,7 +66,7 @@ paths = ["."]
 	}
 	logs := func(words ...string) {
 		t.Helper()
-		parts.EventuallySees(t, time.Minute, strings.Join(words, " "), func() (bool, string) {
+		parts.EventuallyWithObservation(t, time.Minute, strings.Join(words, " "), func() (bool, string) {
 			text := logOf(file)
 			for _, word := range words {
 				if !strings.Contains(text, word) {

@@ -65,12 +65,12 @@ func TestRunFleet(t *testing.T) {
 			t.Log(said.String())
 		}
 	})
-	parts.EventuallySees(t, 2*time.Minute, "the fleet serves", func() (bool, string) {
+	parts.EventuallyWithObservation(t, 2*time.Minute, "the fleet serves", func() (bool, string) {
 		return strings.Contains(said.String(), "The fleet serves."), said.String()
 	})
 	answers := func(port int, path string, want ...string) {
 		t.Helper()
-		parts.EventuallySees(t, time.Minute, fmt.Sprintf("%s answers at port %d", want, port),
+		parts.EventuallyWithObservation(t, time.Minute, fmt.Sprintf("%s answers at port %d", want, port),
 			func() (bool, string) {
 				got := map[string]bool{}
 				for range 10 {

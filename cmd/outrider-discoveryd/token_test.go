@@ -64,7 +64,7 @@ func TestToken_FirstCertificate(t *testing.T) {
 		}
 		s.logs(`"serial":"` + issued.Pair.Leaf().SerialNumber.Text(16))
 	}
-	parts.EventuallySees(t, time.Minute, "each use is a line", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "each use is a line", func() (bool, string) {
 		log := logOf(s.file)
 		// two certificates with the token for default/web, one with that for default/other
 		return strings.Count(log, `"msg":"accepted join token"`) == 3, log
@@ -77,7 +77,7 @@ func TestToken_FirstCertificate(t *testing.T) {
 	withdrawn := time.Now().Add(time.Minute).UTC().Format(`"2006-01-02T15:04:05Z"`)
 	s.put("discoveryd.toml", []byte(strings.Replace(string(text), "join_key_file",
 		"join_not_before = "+withdrawn+"\njoin_key_file", 1)))
-	parts.EventuallySees(t, time.Minute, "the token is withdrawn", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the token is withdrawn", func() (bool, string) {
 		_, err := agent.Issue(t.Context(), nil, nil)
 		return err != nil && strings.Contains(err.Error(), "join_not_before"), logOf(s.file)
 	})

@@ -54,12 +54,12 @@ kubeconfig = %q
 		t.Fatal(err)
 	}
 	go func() { _ = client.Run(t.Context()) }()
-	parts.EventuallySees(t, time.Minute, "an unknown issuer", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "an unknown issuer", func() (bool, string) {
 		why := fmt.Sprint(client.Status().Err)
 		return strings.Contains(why, "[auth] jwt_issuers has no issuer"), why
 	})
 	write(t, file, text+"[auth]\nkubernetes_token_review = true\n")
-	parts.EventuallySees(t, time.Minute, "the token is accepted", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the token is accepted", func() (bool, string) {
 		now := client.Status()
 		return now.Synced, fmt.Sprint(now.Err)
 	})

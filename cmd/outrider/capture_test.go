@@ -17,7 +17,7 @@ func TestCapture_ShowsExplainsTriesAndConfirms(t *testing.T) {
 			DNS: &api.CaptureDNS{State: "on", Resolvers: []netip.Addr{
 				netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}},
 			Rules: "table inet x {\n}\n", Counters: []api.CaptureCounter{{Rule: "capture.outbound_cidrs", Packets: 3, Bytes: 180}}},
-		CaptureExplained: api.CaptureExplanation{Verdict: "outbound",
+		CaptureExplanation: api.CaptureExplanation{Verdict: "outbound",
 			ConfigKey: "capture.outbound_cidrs",
 			Rule:      "redirect to :15001", Chain: "output", State: "withdrawn"}}
 	m := newMachine(t, backend)

@@ -139,7 +139,7 @@ func TestCleanup_StopsKeeper(t *testing.T) {
 	m := newMachine(t, nil)
 	folder := filepath.Join(m.dir, "keeper")
 	var log bytes.Buffer
-	command := exec.Command(parts.ProgramPath(t, "outrider-keeper"), "-folder", folder)
+	command := exec.Command(parts.CopyProgram(t, "outrider-keeper"), "-folder", folder)
 	command.Stderr = &log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {

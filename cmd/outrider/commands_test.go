@@ -118,17 +118,17 @@ func TestReload(t *testing.T) {
 		out, errors string
 	}{
 		{name: "a new epoch",
-			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
-				Epoch: number(2), Mode: "hot-restart", Changes: changes,
+			result: api.ReloadResult{Outcome: api.OutcomeRestarted, PreviousEpoch: number(1),
+				Epoch: number(2), StartMode: "hot-restart", Changes: changes,
 				ChangedFiles: []string{"/etc/cert.pem"}, Duration: 180 * time.Millisecond,
 				KeysPendingRestart: []string{"paths.state_dir"}},
 			out: "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\n" +
 				"epoch 1 → 2 (hot-restart, 0.18 s)\n" +
 				"takes effect at the next start of the agent: paths.state_dir\n"},
 		{name: "on request",
-			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
-				Epoch: number(2), Mode: "hot-restart", Duration: 180 * time.Millisecond,
-				NewEpochNotRequired: true, Changes: []api.Change{
+			result: api.ReloadResult{Outcome: api.OutcomeRestarted, PreviousEpoch: number(1),
+				Epoch: number(2), StartMode: "hot-restart", Duration: 180 * time.Millisecond,
+				StartedUnneededEpoch: true, Changes: []api.Change{
 					{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
 			out: "log.level: info → debug (applied in place)\n" +
 				"epoch 1 → 2 (hot-restart, 0.18 s, on request: no change needs it)\n"},
@@ -224,7 +224,7 @@ func TestExitCodes(t *testing.T) {
 func TestDrainAndUndrain(t *testing.T) {
 	drained := 3
 	m := newMachine(t, &apitest.Backend{RemainingConnections: []uint64{3, 1, 0},
-		UndrainValue: api.UndrainResult{Previous: &drained, Epoch: 4, Mode: "hot-restart",
+		UndrainValue: api.UndrainResult{PreviousEpoch: &drained, Epoch: 4, StartMode: "hot-restart",
 			Duration: 150 * time.Millisecond}})
 	for _, test := range []struct{ arguments, out string }{
 		{"drain", "draining; 3 client connections are left\n"},

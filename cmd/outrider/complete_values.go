@@ -84,9 +84,9 @@ func (a *app) levels(command *cobra.Command, arguments []string, word string) (
 ) {
 	logger, _, isSet := strings.Cut(word, "=")
 	if isSet {
-		candidates := config.EnvoyLevels()
+		candidates := config.EnvoyLogLevels()
 		if logger == "agent" {
-			candidates = config.AgentLevels()
+			candidates = config.AgentLogLevels()
 		}
 		for i := range candidates {
 			candidates[i] = logger + "=" + candidates[i]

@@ -119,7 +119,7 @@ func TestEnvoyUse_WithoutAgent(t *testing.T) {
 
 func TestEnvoyUse_ReloadsAgents(t *testing.T) {
 	backend := &apitest.Backend{ReloadValue: api.ReloadResult{
-		Outcome: api.OutcomeRestarted, Previous: number(3), Epoch: number(4), Mode: "hot-restart"}}
+		Outcome: api.OutcomeRestarted, PreviousEpoch: number(3), Epoch: number(4), StartMode: "hot-restart"}}
 	m := newMachine(t, backend)
 	backend.StatusValue.Envoy.Path = filepath.Join(m.dir, "lib/envoy-1.2.3/envoy")
 	m.install("1.2.3")
@@ -144,7 +144,7 @@ func TestEnvoyUse_ReloadsAgents(t *testing.T) {
 // selection, and reloads the agents that have already changed.
 func TestEnvoyUse_RestoresSelectionOnRefusal(t *testing.T) {
 	first := &apitest.Backend{ReloadValue: api.ReloadResult{
-		Outcome: api.OutcomeRestarted, Previous: number(3), Epoch: number(4), Mode: "hot-restart"}}
+		Outcome: api.OutcomeRestarted, PreviousEpoch: number(3), Epoch: number(4), StartMode: "hot-restart"}}
 	m := newMachine(t, first)
 	second := &apitest.Backend{ReloadValue: api.ReloadResult{Outcome: api.OutcomeRefused,
 		Epoch: number(7), Reasons: []string{"Envoy does not accept the bootstrap"}}}

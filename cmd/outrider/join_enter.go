@@ -167,18 +167,18 @@ func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 		stored := ""
 		for _, i := range status.Identities {
 			if i.Name == identity.DefaultSecret {
-				stored = i.Stored
+				stored = i.StorageState
 			}
 		}
 		switch {
 		case err != nil:
 			r.Token = p.Token + " stays: " + err.Error()
 			return
-		case stored == api.NotStored:
+		case stored == api.IdentityNotStored:
 			r.Token = p.Token + " stays: the certificate is not stored for the next start of the " +
 				"agent ([identity] persist)"
 			return
-		case stored == api.StoredSealed:
+		case stored == api.IdentityStoredSealed:
 			if err := remove(p.Token); err != nil {
 				r.Token = err.Error()
 				return

@@ -134,7 +134,7 @@ func (a *app) checkOptions(ctx context.Context,
 		if claim.Port != 0 {
 			options.ReservedAddresses = append(options.ReservedAddresses,
 				discovery.ReservedAddress{Address: claim.Host,
-					Port: uint32(claim.Port), Owner: claim.KeyInTable() + " of the agent",
+					Port: uint32(claim.Port), Owner: claim.KeyWithTable() + " of the agent",
 					IsEnvoys: claim.Envoy})
 		}
 	}

@@ -23,7 +23,7 @@ type comparison struct {
 
 // compare queries the agent for the resources that files and folders would change.
 func (a *app) compare(ctx context.Context, paths []string) comparison {
-	texts, err := discovery.ReadFileTexts(paths, api.MaxMeshFiles)
+	texts, err := discovery.ReadFileTexts(paths, api.MaxMeshFilesBytes)
 	if err != nil {
 		return comparison{not: err}
 	}

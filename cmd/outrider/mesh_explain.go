@@ -122,10 +122,10 @@ func readTarget(target, address string, headers []string, into *api.MeshExplainR
 		into.Port = uint32(port)
 	}
 	if address != "" {
-		if into.Address, err = netip.ParseAddr(address); err != nil {
+		if into.DestinationAddress, err = netip.ParseAddr(address); err != nil {
 			return usagef("--to %s is not an IP address", address)
 		}
-		into.Address = into.Address.Unmap()
+		into.DestinationAddress = into.DestinationAddress.Unmap()
 	}
 	for _, line := range headers {
 		at := strings.IndexAny(line, ":=")
@@ -133,7 +133,7 @@ func readTarget(target, address string, headers []string, into *api.MeshExplainR
 			return usagef("--header %q is not of the form 'name: value'", line)
 		}
 		into.Headers = append(into.Headers,
-			api.MeshExplainHeader{Name: strings.TrimSpace(line[:at]),
+			api.MeshExplainRequestHeader{Name: strings.TrimSpace(line[:at]),
 				Value: strings.TrimSpace(line[at+1:])})
 	}
 	return nil
@@ -148,13 +148,13 @@ func readProxy(proxy string, into *api.MeshExplainRequest) error {
 	if err != nil || at.Port() == 0 {
 		return usagef("--proxy %s is not of the form IP:PORT", proxy)
 	}
-	if into.TLS || into.Address.IsValid() {
+	if into.TLS || into.DestinationAddress.IsValid() {
 		return usagef("--proxy goes with neither --to nor https, for which clients ask proxies for a " +
 			"tunnel (CONNECT), which Envoy refuses with 404")
 	}
 	host := net.JoinHostPort(into.Host, fmt.Sprint(into.Port))
-	into.Headers = append([]api.MeshExplainHeader{{Name: "host", Value: host}}, into.Headers...)
-	into.Address, into.Port = at.Addr().Unmap(), uint32(at.Port())
+	into.Headers = append([]api.MeshExplainRequestHeader{{Name: "host", Value: host}}, into.Headers...)
+	into.DestinationAddress, into.Port = at.Addr().Unmap(), uint32(at.Port())
 	return nil
 }
 
@@ -184,7 +184,7 @@ func readClient(from []string, token string, into *api.MeshExplainRequest) error
 	if value == "" || strings.ContainsFunc(value, unicode.IsControl) {
 		return fmt.Errorf("the content of %s is not a single token", token)
 	}
-	into.Headers = append(into.Headers, api.MeshExplainHeader{Name: "authorization",
+	into.Headers = append(into.Headers, api.MeshExplainRequestHeader{Name: "authorization",
 		Value: "Bearer " + value})
 	return nil
 }

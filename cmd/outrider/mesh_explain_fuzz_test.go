@@ -35,8 +35,8 @@ func FuzzReadRequest(f *testing.F) {
 		if !request.Source.IsValid() && request.ClientSPIFFEID == "" {
 			t.Errorf("--from %q --from %q: no client", first, second)
 		}
-		if request.Source.Is4In6() || request.Address.Is4In6() {
-			t.Errorf("IPv4 addresses as IPv6: from %s to %s", request.Source, request.Address)
+		if request.Source.Is4In6() || request.DestinationAddress.Is4In6() {
+			t.Errorf("IPv4 addresses as IPv6: from %s to %s", request.Source, request.DestinationAddress)
 		}
 		if len(request.ClientSPIFFEID) == len("spiffe://") {
 			t.Errorf("--from %q --from %q: an empty SPIFFE ID", first, second)

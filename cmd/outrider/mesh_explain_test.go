@@ -41,8 +41,8 @@ func TestMeshExplain(t *testing.T) {
 	golden(t, "mesh-explain.txt", out)
 	want := []api.MeshExplainRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1",
 		TLS:     true,
-		Address: netip.MustParseAddr("10.0.0.1"),
-		Headers: []api.MeshExplainHeader{{Name: "x-user", Value: "jason"},
+		DestinationAddress: netip.MustParseAddr("10.0.0.1"),
+		Headers: []api.MeshExplainRequestHeader{{Name: "x-user", Value: "jason"},
 			{Name: "host", Value: "b.test"}}}}
 	if diff := cmp.Diff(want, backend.ExplainRequests(),
 		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
@@ -83,7 +83,7 @@ func TestMeshExplain_NamesTheClient(t *testing.T) {
 	want := []api.MeshExplainRequest{{Method: "GET", Host: "a.test", Port: 80, Path: "/x",
 		Source:         netip.MustParseAddr("10.0.0.5"),
 		ClientSPIFFEID: "spiffe://cluster.local/ns/shop/sa/web",
-		Headers: []api.MeshExplainHeader{{Name: "x-user", Value: "jason"},
+		Headers: []api.MeshExplainRequestHeader{{Name: "x-user", Value: "jason"},
 			{Name: "authorization", Value: "Bearer a.b.c"}}}}
 	if diff := cmp.Diff(want, backend.ExplainRequests(),
 		cmpopts.EquateComparable(netip.Addr{})); diff != "" {

@@ -14,7 +14,7 @@ import (
 // draining returns the backend of an agent whose epochs 2 and 3 are draining.
 func draining() *apitest.Backend {
 	backend := &apitest.Backend{ReloadValue: api.ReloadResult{
-		Outcome: api.OutcomeRestarted, Previous: number(4), Epoch: number(5), Mode: "hot-restart"}}
+		Outcome: api.OutcomeRestarted, PreviousEpoch: number(4), Epoch: number(5), StartMode: "hot-restart"}}
 	backend.StatusValue.Epochs = []api.Epoch{
 		{Number: 1, State: api.EpochExited}, {Number: 2, State: api.EpochDraining, Connections: 1},
 		{Number: 3, State: api.EpochDraining}, {Number: 4, State: api.EpochLive, Connections: 9},

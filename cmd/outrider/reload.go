@@ -76,7 +76,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 		return
 	}
 	if r.Outcome == api.OutcomeRefused {
-		serves := cmp.Or(continues(r.Epoch), continues(r.Previous), "; no epoch is live")
+		serves := cmp.Or(continues(r.Epoch), continues(r.PreviousEpoch), "; no epoch is live")
 		fmt.Fprintln(a.err, "outrider: reload refused"+serves)
 		for _, reason := range r.Reasons {
 			fmt.Fprintln(a.err, "  "+strings.ReplaceAll(reason, "\n", "\n  "))
@@ -90,9 +90,9 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 		fmt.Fprintln(a.out, file, "has changed")
 	}
 	switch {
-	case r.Outcome == api.OutcomeRestarted && r.Epoch != nil && r.Previous != nil:
-		fmt.Fprintf(a.out, "epoch %d → %d (%s)\n", *r.Previous, *r.Epoch,
-			strings.Join(nonEmpty(r.Mode, seconds(r.Duration), onRequest(r)), ", "))
+	case r.Outcome == api.OutcomeRestarted && r.Epoch != nil && r.PreviousEpoch != nil:
+		fmt.Fprintf(a.out, "epoch %d → %d (%s)\n", *r.PreviousEpoch, *r.Epoch,
+			strings.Join(nonEmpty(r.StartMode, seconds(r.Duration), onRequest(r)), ", "))
 	case r.Outcome == api.OutcomeRestarted && r.Epoch != nil:
 		fmt.Fprintf(a.out, "epoch %d is live (%s)\n", *r.Epoch, seconds(r.Duration))
 	case r.Outcome == api.OutcomeApplied:
@@ -112,7 +112,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 // onRequest returns the remark of a reload that started an epoch only because the user requested
 // one; "" if a changed key needed the epoch or none was started.
 func onRequest(r api.ReloadResult) string {
-	if !r.NewEpochNotRequired {
+	if !r.StartedUnneededEpoch {
 		return ""
 	}
 	return "on request: no change needs it"

@@ -153,7 +153,7 @@ func agentName(s api.Status) string {
 	return strings.Join(nonEmpty("outrider", s.Instance), "@")
 }
 
-func stateStyle(state api.State) style {
+func stateStyle(state api.AgentState) style {
 	switch state {
 	case api.StateRunning:
 		return green
@@ -233,7 +233,7 @@ func (a *app) addEpochs(d *details, epochs []api.Epoch) {
 }
 
 // outcomes are the descriptions of the outcomes of reloads.
-var outcomes = map[api.Outcome]string{
+var outcomes = map[api.ReloadOutcome]string{
 	api.OutcomeRestarted: "a new Envoy was started",
 	api.OutcomeApplied:   "applied, without a new Envoy",
 	api.OutcomeUnchanged: "nothing had changed",

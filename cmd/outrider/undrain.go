@@ -26,14 +26,14 @@ func (a *app) undrainCommand() *cobra.Command {
 			}
 			return a.print(r, func() {
 				switch {
-				case r.Previous == nil:
+				case r.PreviousEpoch == nil:
 					fmt.Fprintf(a.out, "no longer draining; epoch %d is live (%s)\n",
 						r.Epoch, seconds(r.Duration))
-				case r.Epoch == *r.Previous:
+				case r.Epoch == *r.PreviousEpoch:
 					fmt.Fprintf(a.out, "nothing to do; epoch %d does not drain\n", r.Epoch)
 				default:
-					fmt.Fprintf(a.out, "no longer draining; epoch %d → %d (%s)\n", *r.Previous,
-						r.Epoch, strings.Join(nonEmpty(r.Mode, seconds(r.Duration)), ", "))
+					fmt.Fprintf(a.out, "no longer draining; epoch %d → %d (%s)\n", *r.PreviousEpoch,
+						r.Epoch, strings.Join(nonEmpty(r.StartMode, seconds(r.Duration)), ", "))
 				}
 			})
 		}),

@@ -88,10 +88,10 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 				t.Helper()
 				rig.Eventually(t, time.Minute,
 					fmt.Sprint("the refusal is reported and persisted: ", is), func() bool {
-						check := r.Outrider("mesh", "check")
+						check := r.RunOutrider("mesh", "check")
 						state, _ := os.ReadFile(remembered) // an absent file contains no refusal
 						refused := check.ExitCode == api.ExitRefused &&
-							strings.Contains(check.Err, "cluster provided LB")
+							strings.Contains(check.Stderr, "cluster provided LB")
 						return is == refused && is == strings.Contains(string(state), "cluster provided LB")
 					})
 			}
@@ -119,8 +119,8 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			}
 			reload := func() {
 				t.Helper()
-				if told := r.Outrider("reload"); told.ExitCode != 0 {
-					t.Errorf("reload: exit %d: %s", told.ExitCode, told.Err)
+				if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+					t.Errorf("reload: exit %d: %s", told.ExitCode, told.Stderr)
 				}
 			}
 			bad()

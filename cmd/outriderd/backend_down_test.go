@@ -68,7 +68,7 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 		wants = append(wants, "backend "+name+".test"+what)
 	}
 	rig.Eventually(t, time.Minute, "status names each backend and its cause", func() bool {
-		told := r.Outrider("status").Out
+		told := r.RunOutrider("status").Stdout
 		for _, want := range wants {
 			if !strings.Contains(told, want) {
 				t.Logf("no %q in %s", want, told)
@@ -83,22 +83,22 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	if ready, why := r.Ready(); !ready {
 		t.Errorf("dead backends make the proxy unready: %s", why)
 	}
-	told := r.Outrider("mesh", "check")
+	told := r.RunOutrider("mesh", "check")
 	for _, want := range wants {
-		if told.ExitCode != 0 || !strings.Contains(told.Err, "warning: "+want) {
-			t.Errorf("mesh check: exit %d, no %q: %s", told.ExitCode, want, told.Err)
+		if told.ExitCode != 0 || !strings.Contains(told.Stderr, "warning: "+want) {
+			t.Errorf("mesh check: exit %d, no %q: %s", told.ExitCode, want, told.Stderr)
 		}
 	}
-	if told := r.Outrider("proxy", "endpoints"); !strings.Contains(told.Out,
+	if told := r.RunOutrider("proxy", "endpoints"); !strings.Contains(told.Stdout,
 		"fails: connection refused") {
-		t.Errorf("proxy endpoints: %s", told.Out)
+		t.Errorf("proxy endpoints: %s", told.Stdout)
 	}
-	if page := r.Outrider("status", "--html").Out; !strings.Contains(page,
+	if page := r.RunOutrider("status", "--html").Stdout; !strings.Contains(page,
 		fmt.Sprintf(`<div class="bad">127.0.0.1:%d fails: connection refused`, dead)) {
 		t.Errorf("status --html shows it as healthy: %s", page)
 	}
 	var status api.Status
-	if r.OutriderJSON(&status, "status"); len(status.FailingBackends) != len(wants) {
+	if r.RunOutriderJSON(&status, "status"); len(status.FailingBackends) != len(wants) {
 		t.Errorf("failing backends: %+v", status.FailingBackends)
 	}
 
@@ -111,7 +111,7 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	go func() { _ = server.Serve(listener) }()
 	rig.Eventually(t, time.Minute, "the first success ends it", func() bool {
 		_, _, _ = r.GetHostThroughEnvoy("dead.test", ports["dead"], "/")
-		return !strings.Contains(r.Outrider("status").Out, "backend dead.test")
+		return !strings.Contains(r.RunOutrider("status").Stdout, "backend dead.test")
 	})
 	if !strings.Contains(daemon.Output(), "backend answers again") {
 		t.Errorf("the log does not say that it answers:\n%s", daemon.Output())

@@ -30,8 +30,8 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 			_, _, _ = u.GetThroughEnvoy("/hello")
 			u.SetTOML(upstream + levels[turn%2])
 			turn++
-			_ = u.Outrider("reload", "--if-changed")
-			return done(u.Outrider("status").Out)
+			_ = u.RunOutrider("reload", "--if-changed")
+			return done(u.RunOutrider("status").Stdout)
 		})
 	}
 	says := fmt.Sprintf("backend web.test at 127.0.0.1:%d fails: cannot connect (", dead)

@@ -39,25 +39,25 @@ func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 	runs := func(path, version string) {
 		t.Helper()
 		var status api.Status
-		r.OutriderJSON(&status, "status")
+		r.RunOutriderJSON(&status, "status")
 		if status.Envoy.Path != path || status.Envoy.Version != version {
 			t.Errorf("the Envoy in force is %s, version %s; want %s, %s",
 				status.Envoy.Path, status.Envoy.Version, path, version)
 		}
 	}
-	use := func(path string) rig.Result {
+	use := func(path string) rig.CommandResult {
 		r.SetTOML(fmt.Sprintf("[reload]\nwatch = false\n[envoy]\nbinary = %q\n", path))
-		return r.Outrider("reload")
+		return r.RunOutrider("reload")
 	}
 	r.StartReady()
 	runs(parts.EnvoyPath(t), "1.40.0")
-	if told := use(bad); told.ExitCode != api.ExitRefused || !strings.Contains(told.Err,
+	if told := use(bad); told.ExitCode != api.ExitRefused || !strings.Contains(told.Stderr,
 		"unknown field") {
-		t.Errorf("exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+		t.Errorf("exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	runs(parts.EnvoyPath(t), "1.40.0")
 	if told := use(good); told.ExitCode != api.ExitDone {
-		t.Errorf("exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+		t.Errorf("exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	runs(good, "9.9.9")
 }

@@ -102,7 +102,7 @@ func TestCollectors_FailuresAreReported(t *testing.T) {
 			says := func(what string, texts []string) {
 				t.Helper()
 				rig.Eventually(t, 5*time.Minute, name+": "+what, func() bool {
-					said := r.Outrider("status").Out
+					said := r.RunOutrider("status").Stdout
 					for _, text := range texts {
 						provider, cause, ok := strings.Cut(text, ".test%s ")
 						if ok {
@@ -123,7 +123,7 @@ func TestCollectors_FailuresAreReported(t *testing.T) {
 			r.WriteFile("mesh.d/collectors.yaml", "")
 			r.WriteFile("mesh.yaml", "")
 			rig.Eventually(t, 5*time.Minute, name+": the conditions end", func() bool {
-				said := r.Outrider("status").Out
+				said := r.RunOutrider("status").Stdout
 				return !strings.Contains(said, "Envoy drops") && !strings.Contains(said, "fails: ")
 			})
 			close(end)

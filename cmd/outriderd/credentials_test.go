@@ -156,11 +156,11 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 	if _, err := c.get("mutual.test", nil); err == nil {
 		t.Error("a server without its credential serves")
 	}
-	checked := c.Outrider("mesh", "check")
+	checked := c.RunOutrider("mesh", "check")
 	missing := filepath.Join(c.Dir, "mesh.d", "credentials.yaml") + ":1: Gateway default/edge: " +
 		filepath.Join(c.Dir, "credentials", "mutual", "tls.crt") + " does not exist"
-	if checked.ExitCode != api.ExitRefused || !strings.Contains(checked.Err, missing) {
-		t.Errorf("mesh check: exit %d, without %q:\n%s", checked.ExitCode, missing, checked.Err)
+	if checked.ExitCode != api.ExitRefused || !strings.Contains(checked.Stderr, missing) {
+		t.Errorf("mesh check: exit %d, without %q:\n%s", checked.ExitCode, missing, checked.Stderr)
 	}
 
 	chain, key := c.root.Issue(t, pkitest.LeafTemplate("client", time.Hour))
@@ -190,7 +190,7 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 		return err == nil && code == http.StatusOK && body == "arrived"
 	})
 	rig.Eventually(t, time.Minute, "mesh check finds nothing", func() bool {
-		return c.Outrider("mesh", "check").ExitCode == 0
+		return c.RunOutrider("mesh", "check").ExitCode == 0
 	})
 	c.serves("simple.test", nil, c.issue("simple"))
 

@@ -145,14 +145,14 @@ func TestDenials_OverLifeOfAgent(t *testing.T) {
 		}
 		put(edit[0], edit[1])
 		rig.Eventually(t, time.Minute, "all three are reported", func() bool {
-			result := r.Outrider("mesh", "check")
-			all := result.Out + result.Err
+			result := r.RunOutrider("mesh", "check")
+			all := result.Stdout + result.Stderr
 			return !slices.ContainsFunc([]string{"access", "tokens", "peers"}, func(name string) bool {
 				return !strings.Contains(all, filepath.Join(r.Dir, "mesh.d", name+".yaml")+":")
 			})
 		})
 		check("running")
-		if result := r.Outrider("reload"); result.ExitCode != 0 {
+		if result := r.RunOutrider("reload"); result.ExitCode != 0 {
 			t.Fatalf("reload: %+v", result)
 		}
 		check("after a reload")

@@ -96,11 +96,11 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		}
 		rig.Eventually(t, time.Minute, test.name+": before the edit", func() bool {
 			ready, _ := d.Ready()
-			said := d.Outrider("mesh", "check")
+			said := d.RunOutrider("mesh", "check")
 			if stored() { // the refusal of the previous test is still stored
 				return false
 			}
-			loaded := strings.Contains(said.Out+said.Err, filepath.Join(d.Dir, filter)+":")
+			loaded := strings.Contains(said.Stdout+said.Stderr, filepath.Join(d.Dir, filter)+":")
 			return ready && loaded == (test.first != "") && d.answers() == test.before
 		})
 		want := test.before
@@ -110,12 +110,12 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		check := func(when string) {
 			t.Helper()
 			rig.Eventually(t, time.Minute, test.name+": "+when, func() bool {
-				said := d.Outrider("mesh", "check")
+				said := d.RunOutrider("mesh", "check")
 				ready, why := d.Ready()
 				names := func(text, file string) bool {
 					return strings.Contains(text, filepath.Join(d.Dir, file)+":")
 				}
-				if !names(said.Out+said.Err, filter) || !strings.Contains(said.Out+said.Err,
+				if !names(said.Stdout+said.Stderr, filter) || !strings.Contains(said.Stdout+said.Stderr,
 					refused) || ready != test.inForce {
 					return false
 				}
@@ -128,7 +128,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		d.WriteFile(filter, test.second)
 		d.put(test.policy, "", "")
 		check("running")
-		if result := d.Outrider("reload"); result.ExitCode != 0 {
+		if result := d.RunOutrider("reload"); result.ExitCode != 0 {
 			t.Errorf("%s: reload: %+v", test.name, result)
 		}
 		check("after a reload")

@@ -78,29 +78,29 @@ func TestMeshCheck_KnowsWhatTheRunningEnvoyFound(t *testing.T) {
 			"set caCertificates to the file of its authority",
 	}
 	rig.Eventually(t, time.Minute, "Envoy has looked the name up", func() bool {
-		return strings.Contains(r.Outrider("mesh", "check").Err, "does not resolve")
+		return strings.Contains(r.RunOutrider("mesh", "check").Stderr, "does not resolve")
 	})
-	told := r.Outrider("mesh", "check")
+	told := r.RunOutrider("mesh", "check")
 	for _, want := range wants {
-		if told.ExitCode != 0 || !strings.Contains(told.Err, want) {
-			t.Errorf("mesh check: exit %d, no %q: %s", told.ExitCode, want, told.Err)
+		if told.ExitCode != 0 || !strings.Contains(told.Stderr, want) {
+			t.Errorf("mesh check: exit %d, no %q: %s", told.ExitCode, want, told.Stderr)
 		}
 	}
-	if told := r.Outrider("status"); !strings.Contains(told.Out, "2 warnings") {
-		t.Errorf("status: %s", told.Out)
+	if told := r.RunOutrider("status"); !strings.Contains(told.Stdout, "2 warnings") {
+		t.Errorf("status: %s", told.Stdout)
 	}
-	told = r.Outrider("mesh", "explain", fmt.Sprintf("any.test:%d/", port))
+	told = r.RunOutrider("mesh", "explain", fmt.Sprintf("any.test:%d/", port))
 	if told.ExitCode != 1 ||
-		!strings.Contains(told.Out, "=> answered with status 503: nowhere.invalid does not resolve") {
-		t.Errorf("explain: exit %d: %s", told.ExitCode, told.Out)
+		!strings.Contains(told.Stdout, "=> answered with status 503: nowhere.invalid does not resolve") {
+		t.Errorf("explain: exit %d: %s", told.ExitCode, told.Stdout)
 	}
-	told = r.Outrider("mesh", "explain", fmt.Sprintf("any.test:%d/tls", port))
-	if told.ExitCode != 0 || !strings.Contains(told.Out, "its certificate is not trusted") {
-		t.Errorf("explain of TLS: exit %d: %s", told.ExitCode, told.Out)
+	told = r.RunOutrider("mesh", "explain", fmt.Sprintf("any.test:%d/tls", port))
+	if told.ExitCode != 0 || !strings.Contains(told.Stdout, "its certificate is not trusted") {
+		t.Errorf("explain of TLS: exit %d: %s", told.ExitCode, told.Stdout)
 	}
-	told = r.Outrider("mesh", "explain", "any.test:1/")
+	told = r.RunOutrider("mesh", "explain", "any.test:1/")
 	want := fmt.Sprintf("nothing listens on port 1; listeners: 127.0.0.1:%d", port)
-	if told.ExitCode != 1 || !strings.Contains(told.Out, want) {
-		t.Errorf("explain of a port without a listener: exit %d: %s", told.ExitCode, told.Out)
+	if told.ExitCode != 1 || !strings.Contains(told.Stdout, want) {
+		t.Errorf("explain of a port without a listener: exit %d: %s", told.ExitCode, told.Stdout)
 	}
 }

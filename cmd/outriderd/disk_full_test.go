@@ -49,8 +49,8 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 			_, _, _ = r.GetThroughEnvoy("/hello")
 			r.SetTOML(settings + levels[turn%2])
 			turn++
-			_ = r.Outrider("reload", "--if-changed")
-			return done(r.Outrider("status").Out)
+			_ = r.RunOutrider("reload", "--if-changed")
+			return done(r.RunOutrider("status").Stdout)
 		})
 	}
 	looks("status names both and what is lost", func(status string) bool {

@@ -14,8 +14,8 @@ func TestDrain_LeavesNoListener(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
-	if result := r.Outrider("drain", "--wait"); result.ExitCode != 0 {
-		t.Fatal(result.Err)
+	if result := r.RunOutrider("drain", "--wait"); result.ExitCode != 0 {
+		t.Fatal(result.Stderr)
 	}
 	if code, _, err := r.GetThroughEnvoy("/hello"); err == nil {
 		t.Errorf("a connection is taken: %d", code)
@@ -46,13 +46,13 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 	}
 	rig.Eventually(t, time.Minute, "all serve", func() bool { return serves() == "" })
 	for number, closed := range []bool{true, false} {
-		if drained := r.Outrider("drain"); drained.ExitCode != 0 {
-			t.Fatal(drained.Err)
+		if drained := r.RunOutrider("drain"); drained.ExitCode != 0 {
+			t.Fatal(drained.Stderr)
 		}
 		if ready, why := r.Ready(); ready {
 			t.Errorf("ready while it drains: %s", why)
 		}
-		if waited := r.Outrider("wait", "--timeout", "100ms"); waited.ExitCode == 0 {
+		if waited := r.RunOutrider("wait", "--timeout", "100ms"); waited.ExitCode == 0 {
 			t.Error("wait says ready while it drains")
 		}
 		if closed {
@@ -65,11 +65,11 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 				return code == 0
 			})
 		}
-		undrained := r.Outrider("undrain")
+		undrained := r.RunOutrider("undrain")
 		if want := fmt.Sprintf("epoch %d → %d (hot-restart", number,
-			number+1); undrained.ExitCode != 0 || !strings.Contains(undrained.Out, want) {
-			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.ExitCode, undrained.Out,
-				undrained.Err, want)
+			number+1); undrained.ExitCode != 0 || !strings.Contains(undrained.Stdout, want) {
+			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.ExitCode, undrained.Stdout,
+				undrained.Stderr, want)
 		}
 		parts.RepeatFor(3*drainTime, 50*time.Millisecond, func() {
 			if lacking := serves(); lacking != "" {
@@ -77,8 +77,8 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			}
 		})
 	}
-	if again := r.Outrider("undrain"); again.ExitCode != 0 || !strings.Contains(again.Out,
+	if again := r.RunOutrider("undrain"); again.ExitCode != 0 || !strings.Contains(again.Stdout,
 		"epoch 2 does not drain") {
-		t.Errorf("undrain without a drain: %d %s%s", again.ExitCode, again.Out, again.Err)
+		t.Errorf("undrain without a drain: %d %s%s", again.ExitCode, again.Stdout, again.Stderr)
 	}
 }

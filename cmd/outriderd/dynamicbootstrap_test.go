@@ -133,7 +133,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	daemon := r.Start()
 	var status api.Status
 	rig.Eventually(t, time.Minute, "the start waits", func() bool {
-		out := r.Outrider("status").Out
+		out := r.RunOutrider("status").Stdout
 		return strings.Contains(out, "waiting for the bootstrap") && strings.Contains(out, address)
 	})
 	server := &bootstrapServer{}
@@ -141,7 +141,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	stop := server.start(t, address)
 	const unknown = "unknown type type.googleapis.com/envoy.config.core.v3.Node.v9 at "
 	rig.Eventually(t, time.Minute, "the start waits for a usable one", func() bool {
-		return strings.Contains(r.Outrider("status").Out, unknown)
+		return strings.Contains(r.RunOutrider("status").Stdout, unknown)
 	})
 	server.set(t, r.Ports.HTTP, "first")
 	r.WaitReady(20 * time.Second)
@@ -150,31 +150,31 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 		node.Metadata.Fields["NAMESPACE"].GetStringValue() == "" {
 		t.Errorf("the server got the node %v", node)
 	}
-	if r.OutriderJSON(&status, "status", "--json"); len(status.Conditions) > 0 {
+	if r.RunOutriderJSON(&status, "status", "--json"); len(status.Conditions) > 0 {
 		t.Errorf("conditions %+v", status.Conditions)
 	}
-	if out := r.Outrider("proxy", "clusters").Out; !strings.Contains(out, "theirs") {
+	if out := r.RunOutrider("proxy", "clusters").Stdout; !strings.Contains(out, "theirs") {
 		t.Errorf("the server's cluster is missing:\n%s", out)
 	}
 
-	checked := r.Outrider("config", "check", filepath.Join(r.Dir, "outrider.toml"))
-	if checked.ExitCode != 0 || !strings.Contains(checked.Out+checked.Err, "was not checked") {
+	checked := r.RunOutrider("config", "check", filepath.Join(r.Dir, "outrider.toml"))
+	if checked.ExitCode != 0 || !strings.Contains(checked.Stdout+checked.Stderr, "was not checked") {
 		t.Errorf("config check: %+v", checked)
 	}
 
 	server.set(t, r.Ports.HTTP, "second")
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, daemon.Output())
 	}
 	answers("second")
 	server.set(t, r.Ports.HTTP, "third", &corev3.Node{})
-	if result := r.Outrider("reload"); result.ExitCode != api.ExitRefused || !strings.Contains(
-		result.Err, unknown) {
+	if result := r.RunOutrider("reload"); result.ExitCode != api.ExitRefused || !strings.Contains(
+		result.Stderr, unknown) {
 		t.Errorf("reload with an unknown type: %+v", result)
 	}
 	answers("second")
 	stop()
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
 		t.Errorf("reload without the server: %+v", result)
 	}
 	for _, start := range []func(){func() {}, func() { server.start(t, address) }} {
@@ -196,13 +196,13 @@ func TestDynamicBootstrap_AnotherConfigurationEndsTheWait(t *testing.T) {
 		"\"127.0.0.1:%d\"\nauth = \"none\"\ndynamic_bootstrap = true\n", parts.FreePort(t))})
 	r.Start()
 	parts.Eventually(t, time.Minute, "the start waits", func() bool {
-		return strings.Contains(r.Outrider("status").Out, "waiting for the bootstrap")
+		return strings.Contains(r.RunOutrider("status").Stdout, "waiting for the bootstrap")
 	})
 	r.SetTOML("")
 	r.WaitReady(20 * time.Second)
 	parts.Eventually(t, time.Minute, "the condition is cleared", func() bool {
 		var status api.Status
-		r.OutriderJSON(&status, "status", "--json")
+		r.RunOutriderJSON(&status, "status", "--json")
 		return len(status.Conditions) == 0
 	})
 }

@@ -32,12 +32,12 @@ func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 	r.WriteFile("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 80800", 1))
 	logs("db.yaml:5: ServiceEntry default/db: spec.ports[0].number: ")
 	var status api.Status
-	r.OutriderJSON(&status, "status")
+	r.RunOutriderJSON(&status, "status")
 	if len(status.Problems) == 0 || status.Problems[0].Line != 5 ||
 		status.Problems[0].Severity != "error" {
 		t.Errorf("status lists %+v", status.Problems)
 	}
-	if reload := r.Outrider("reload"); reload.ExitCode != 0 || !strings.Contains(reload.Err,
+	if reload := r.RunOutrider("reload"); reload.ExitCode != 0 || !strings.Contains(reload.Stderr,
 		"db.yaml:5") {
 		t.Errorf("a reload beside a broken mesh file: %+v", reload)
 	}
@@ -90,8 +90,8 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 		t.Errorf("a start logs a reload:\n%s", daemon.Output())
 	}
 	before := len(daemon.Output())
-	if reload := r.Outrider("reload"); reload.ExitCode != 0 {
-		t.Fatalf("reload: %s", reload.Err)
+	if reload := r.RunOutrider("reload"); reload.ExitCode != 0 {
+		t.Fatalf("reload: %s", reload.Stderr)
 	}
 	exited(1)
 	if log := daemon.Output()[before:]; strings.Count(log, "\n") != 3 ||
@@ -102,7 +102,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 	t.Setenv("MAINPID", "1")
 	t.Setenv("INVOCATION_ID", "0123456789abcdef0123456789abcdef")
 	before = len(daemon.Output())
-	if reload := r.Outrider("reload"); reload.ExitCode != 0 || reload.Out != "" {
+	if reload := r.RunOutrider("reload"); reload.ExitCode != 0 || reload.Stdout != "" {
 		t.Fatalf("systemctl reload: %+v", reload)
 	}
 	exited(2)
@@ -112,7 +112,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 	}
 
 	r.SetTOML(toml + "concurrency = \"a\"\n")
-	if reload := r.Outrider("reload"); reload.ExitCode != 1 {
+	if reload := r.RunOutrider("reload"); reload.ExitCode != 1 {
 		t.Fatalf("a broken configuration: %+v", reload)
 	}
 	if log := daemon.Output(); !strings.Contains(log, `reload refused`) ||

@@ -128,7 +128,7 @@ func TestStart_NoticesACorrectionOfWhatItRefuses(t *testing.T) {
 	r.WaitReady(time.Minute)
 	rig.Eventually(t, time.Minute, "the correction is in force", func() bool {
 		var status api.Status
-		r.OutriderJSON(&status, "status")
+		r.RunOutriderJSON(&status, "status")
 		return status.LastReload != nil && status.LastReload.Outcome != api.OutcomeRefused &&
 			len(status.Conditions) == 0
 	})

@@ -30,7 +30,7 @@ metadata: {name: default}
 spec: {mtls: {mode: STRICT}}
 `, ingress, port))
 	i.StartReady()
-	if checked := i.Outrider("mesh", "check", "--strict"); checked.ExitCode != 0 {
+	if checked := i.RunOutrider("mesh", "check", "--strict"); checked.ExitCode != 0 {
 		t.Errorf("without the application: %+v", checked)
 	}
 	application, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
@@ -41,27 +41,27 @@ spec: {mtls: {mode: STRICT}}
 	want := fmt.Sprintf("other hosts reach port %d (0.0.0.0:%[1]d) over IPv4 without the mutual TLS "+
 		"that PeerAuthentication default/default", port)
 	rig.Eventually(t, time.Minute, "the agent is not ready", func() bool {
-		status := i.Outrider("status").Out
+		status := i.RunOutrider("status").Stdout
 		return strings.Contains(status, "not ready") && strings.Contains(status, "mutual-tls-bypassed")
 	})
-	checked := i.Outrider("mesh", "check")
-	if checked.ExitCode != 1 || !strings.Contains(checked.Err, want) ||
-		!strings.Contains(checked.Err, `set mode = "redirect" in [capture]`) {
+	checked := i.RunOutrider("mesh", "check")
+	if checked.ExitCode != 1 || !strings.Contains(checked.Stderr, want) ||
+		!strings.Contains(checked.Stderr, `set mode = "redirect" in [capture]`) {
 		t.Errorf("mesh check: %+v", checked)
 	}
-	if status := i.Outrider("status").Out; !strings.Contains(status, "1 error; run ") {
+	if status := i.RunOutrider("status").Stdout; !strings.Contains(status, "1 error; run ") {
 		t.Errorf("status has not the problem of mesh check: %s", status)
 	}
 	i.KillAgent() // Envoy retains its listeners, so the next agent does not send them again.
 	i.Start()
 	rig.Eventually(t, time.Minute, "the next agent is not ready", func() bool {
-		return strings.Contains(i.Outrider("status").Out, "mutual-tls-bypassed")
+		return strings.Contains(i.RunOutrider("status").Stdout, "mutual-tls-bypassed")
 	})
 	_ = application.Close()
 	rig.Eventually(t, time.Minute, "the agent is ready", func() bool {
-		return i.Outrider("wait", "--timeout", "1s").ExitCode == 0
+		return i.RunOutrider("wait", "--timeout", "1s").ExitCode == 0
 	})
-	if checked := i.Outrider("mesh", "check", "--strict"); checked.ExitCode != 0 {
+	if checked := i.RunOutrider("mesh", "check", "--strict"); checked.ExitCode != 0 {
 		t.Errorf("the application has ended: %+v", checked)
 	}
 }

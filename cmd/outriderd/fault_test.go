@@ -44,12 +44,12 @@ func try(t *testing.T, one fault.Fault, options fault.Options) {
 			"%v, start of Envoy %v. %s", outcome.Requests, outcome.LostCount(),
 			outcome.AllowedLosses, outcome.Retriable, outcome.RecoveryTime.Round(time.Millisecond),
 			outcome.Slowest.Round(time.Millisecond),
-			outcome.MaxStartTime.Round(time.Millisecond), outcome.MeasuredFigure)
+			outcome.MaxEpochStartTime.Round(time.Millisecond), outcome.ExtraResult)
 		if outcome.OK() {
 			return
 		}
-		if !outcome.Busy() || tries == mostTries {
-			t.Fatalf("lost %v (allowed: %v); %s\n%v", outcome.Lost, one.Harm,
+		if !outcome.MachineBusy() || tries == mostTries {
+			t.Fatalf("lost %v (allowed: %v); %s\n%v", outcome.Lost, one.AllowedHarm,
 				strings.Join(outcome.Errors, "\n"), outcome.Report)
 		}
 		t.Logf("the machine is too busy to tell, once more: lost %v; %s", outcome.Lost,

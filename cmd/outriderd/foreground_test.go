@@ -45,8 +45,8 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 		now := arguments(t, keepers[0])
 		return strings.Contains(now, folder) && strings.Contains(now, " -state-fd=")
 	})
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
-		t.Errorf("reload: %s", result.Err)
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+		t.Errorf("reload: %s", result.Stderr)
 	}
 	r.Signal(daemon.Process.Pid, syscall.SIGTERM)
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {

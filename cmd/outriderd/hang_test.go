@@ -64,7 +64,7 @@ func (w watchdog) isFed(t *testing.T) {
 func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 	for _, hangs := range []struct {
 		program, toml, phase string
-		outcome              api.Outcome
+		outcome              api.ReloadOutcome
 	}{
 		{"envoy", "[envoy]\nlog_level = \"debug\"\n", "Envoy's log levels", api.OutcomeApplied},
 		{"outrider-keeper", "[envoy]\nconnect_timeout = \"3s\"\n", "starting a new epoch", ""},
@@ -78,12 +78,12 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 			resume := parts.PauseProcess(t, pid)
 			defer resume()
 			r.SetTOML(unwatched + hangs.toml)
-			ended := make(chan rig.Result, 1)
-			go func() { ended <- r.Outrider("reload", "--if-changed", "--json") }()
+			ended := make(chan rig.CommandResult, 1)
+			go func() { ended <- r.RunOutrider("reload", "--if-changed", "--json") }()
 			rig.Eventually(t, time.Minute, "the status says what is waited for", func() bool {
 				var status api.Status
 				begun := time.Now()
-				r.OutriderJSON(&status, "status")
+				r.RunOutriderJSON(&status, "status")
 				if took := time.Since(begun); took > 10*time.Second {
 					t.Errorf("the status took %v", took)
 				}
@@ -94,13 +94,13 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 				resume()
 			}
 			if got := <-ended; hangs.outcome != "" &&
-				!strings.Contains(got.Out, string(hangs.outcome)) {
+				!strings.Contains(got.Stdout, string(hangs.outcome)) {
 				t.Errorf("%+v", got)
 			}
 			resume()
 			r.WaitReady(time.Minute)
 			r.SetTOML(unwatched + "[log]\nlevel = \"info\"\n")
-			if got := r.Outrider("reload"); got.ExitCode != 0 {
+			if got := r.RunOutrider("reload"); got.ExitCode != 0 {
 				t.Errorf("the next reload: %+v", got)
 			}
 		})
@@ -131,20 +131,20 @@ spec: {host: far.test, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: ` + m
 	r.StartReady()
 	watchdog.isFed(t)
 	var status api.Status
-	r.OutriderJSON(&status, "status")
+	r.RunOutriderJSON(&status, "status")
 	if len(status.Problems) == 0 || !strings.Contains(status.Problems[0].Message, mount+"/ca.pem") {
 		t.Errorf("problems: %+v", status.Problems)
 	}
-	if got := r.Outrider("reload", "--if-changed"); got.ExitCode != 0 {
+	if got := r.RunOutrider("reload", "--if-changed"); got.ExitCode != 0 {
 		t.Errorf("reload: %+v", got)
 	}
 	r.SetTOML("[envoy]\nconnect_timeout = \"3s\"\n")
-	if got := r.Outrider("reload"); got.ExitCode != 0 {
+	if got := r.RunOutrider("reload"); got.ExitCode != 0 {
 		t.Errorf("a reload that starts an epoch: %+v", got)
 	}
 	r.WriteFile("mesh.d/broken.yaml", "a: [")
 	rig.Eventually(t, time.Minute, "a changed file is read", func() bool {
-		r.OutriderJSON(&status, "status")
+		r.RunOutriderJSON(&status, "status")
 		return len(status.Problems) == 2
 	})
 }

@@ -135,18 +135,18 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	file := filepath.Join(c.Dir, "mesh.d", "credentials.yaml")
 	reports := func(text string) {
 		t.Helper()
-		checked := c.Outrider("mesh", "check")
+		checked := c.RunOutrider("mesh", "check")
 		if text = file + ":1: Gateway default/edge: " + text; checked.ExitCode != api.ExitRefused ||
-			!strings.Contains(checked.Err, text) {
-			t.Errorf("mesh check: exit %d, without %q:\n%s", checked.ExitCode, text, checked.Err)
+			!strings.Contains(checked.Stderr, text) {
+			t.Errorf("mesh check: exit %d, without %q:\n%s", checked.ExitCode, text, checked.Stderr)
 		}
 	}
 	reports("sds://simple is of an SDS server of the host, and none is configured")
 	c.WriteFile("conf.d/61-sds.toml", fmt.Sprintf("[identity]\ncredentials_sds = %q\n", socket))
 	reload := func() {
 		t.Helper()
-		if result := c.Outrider("reload"); result.ExitCode != 0 {
-			t.Fatalf("reload: exit %d: %s", result.ExitCode, result.Err)
+		if result := c.RunOutrider("reload"); result.ExitCode != 0 {
+			t.Fatalf("reload: exit %d: %s", result.ExitCode, result.Stderr)
 		}
 	}
 	reload()
@@ -178,7 +178,7 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 		return err == nil && code == http.StatusOK && body == "arrived"
 	})
 	rig.Eventually(t, time.Minute, "mesh check finds nothing", func() bool {
-		return c.Outrider("mesh", "check").ExitCode == 0
+		return c.RunOutrider("mesh", "check").ExitCode == 0
 	})
 	c.serves("simple.test", nil, issue("simple"))
 

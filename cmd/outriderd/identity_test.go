@@ -160,12 +160,12 @@ func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {
 	}
 
 	var identities []api.Identity
-	i.OutriderJSON(&identities, "certs", "--json")
+	i.RunOutriderJSON(&identities, "certs", "--json")
 	if len(identities) != 2 || identities[1].Name != "default" || identities[1].Source != "files" ||
 		identities[1].SPIFFEID != "spiffe://cluster.local/ns/default/sa/web" {
 		t.Errorf("certs: %+v", identities)
 	}
-	if out := i.Outrider("certs").Out; !strings.Contains(out, "█") {
+	if out := i.RunOutrider("certs").Stdout; !strings.Contains(out, "█") {
 		t.Errorf("outrider certs has no bar:\n%s", out)
 	}
 	_, metrics, err := i.GetHostThroughEnvoy("localhost", i.Ports.Status, "/stats/prometheus")
@@ -187,7 +187,7 @@ func (i *identified) noKey(name string) {
 	shown := map[string]string{"the log": i.Daemon().Output()}
 	for _, command := range [][]string{{"status", "--json"}, {"certs", "--json"},
 		{"proxy", "secrets", "--json"}, {"config", "show"}, {"proxy", "bootstrap"}} {
-		shown["outrider "+strings.Join(command, " ")] = i.Outrider(command...).Out
+		shown["outrider "+strings.Join(command, " ")] = i.RunOutrider(command...).Stdout
 	}
 	err = filepath.WalkDir(i.Dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() || path == i.path(name) {
@@ -213,7 +213,7 @@ func (i *identified) awaitCondition(code, text string) {
 	i.t.Helper()
 	rig.Eventually(i.t, time.Minute, code+" with "+text, func() bool {
 		var status api.Status
-		i.OutriderJSON(&status, "status", "--json")
+		i.RunOutriderJSON(&status, "status", "--json")
 		return slices.ContainsFunc(status.Conditions, func(c condition.Condition) bool {
 			return c.Code == code && c.Severity == condition.Error && strings.Contains(c.Sentence, text)
 		})
@@ -239,17 +239,17 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	chain := i.issue()
 	i.StartReady()
 	i.configure("files")
-	if result := i.Outrider("reload"); result.ExitCode != 0 {
+	if result := i.RunOutrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}
 	i.awaitPresented(chain)
 	i.SetTOML("")
-	if result := i.Outrider("reload"); result.ExitCode != 0 {
+	if result := i.RunOutrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}
 	rig.Eventually(t, time.Minute, "no certificate is shown once the old Envoy is gone", func() bool {
 		var identities []api.Identity
-		i.OutriderJSON(&identities, "certs", "--json")
+		i.RunOutriderJSON(&identities, "certs", "--json")
 		return len(identities) == 0
 	})
 	if out := i.Daemon().Output(); strings.Contains(out, "no provider") {
@@ -271,7 +271,7 @@ func TestIdentity_RestartOnChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.WriteFile("key.pem", string(key))
-	if result := i.Outrider("reload", "--if-changed"); result.ExitCode != 0 {
+	if result := i.RunOutrider("reload", "--if-changed"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v", result)
 	}
 	if now := i.LiveEpoch(); now.Number != first.Number {
@@ -307,7 +307,7 @@ func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
 		t.Error("the added root is not trusted at the start")
 	}
 	i.WriteFile("conf.d/70-log.toml", "[log]\nlevel = \"info\"\n")
-	if result := i.Outrider("reload"); result.ExitCode != 0 || !accepts(other) {
+	if result := i.RunOutrider("reload"); result.ExitCode != 0 || !accepts(other) {
 		t.Errorf("after a reload the added root is gone: %+v", result)
 	}
 	i.WriteFile("mesh.yaml", "")

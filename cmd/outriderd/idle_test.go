@@ -32,8 +32,8 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	begun := time.Now()
 	for i := range 10 {
 		before := time.Now()
-		if result := r.Outrider("reload"); result.ExitCode != 0 {
-			t.Fatalf("reload %d: %s", i, result.Err)
+		if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+			t.Fatalf("reload %d: %s", i, result.Stderr)
 		}
 		took := time.Since(before)
 		t.Logf("reload %d took %s", i, took.Round(time.Millisecond))

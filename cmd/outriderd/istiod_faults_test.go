@@ -170,7 +170,7 @@ ttl = "10s"
 		t.Helper()
 		rig.Eventually(t, time.Minute, "istiod is "+want, func() bool {
 			var status api.Status
-			i.OutriderJSON(&status, "status", "--json")
+			i.RunOutriderJSON(&status, "status", "--json")
 			return status.Discovery.State == want
 		})
 	}

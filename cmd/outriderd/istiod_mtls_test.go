@@ -133,7 +133,7 @@ ttl = "10s"
 	parts.RepeatFor(duration, 500*time.Millisecond, func() {
 		for _, r := range []*rig.Rig{server, client} {
 			var identities []api.Identity
-			r.OutriderJSON(&identities, "certs", "--json")
+			r.RunOutriderJSON(&identities, "certs", "--json")
 			for _, identity := range identities {
 				least = min(least, time.Until(identity.NotAfter))
 			}

@@ -60,7 +60,7 @@ output_dir = %q
 // condition reports whether the condition with a code is active, and its sentence contains a text.
 func (i *issued) condition(code, text string) (found bool) {
 	var status api.Status
-	i.OutriderJSON(&status, "status", "--json")
+	i.RunOutriderJSON(&status, "status", "--json")
 	for _, c := range status.Conditions {
 		found = found || c.Code == code && strings.Contains(c.Sentence, text)
 	}
@@ -70,7 +70,7 @@ func (i *issued) condition(code, text string) (found bool) {
 // workload returns the workload's certificate as `outrider certs` shows it.
 func (i *issued) workload() api.Identity {
 	var identities []api.Identity
-	i.OutriderJSON(&identities, "certs", "--json")
+	i.RunOutriderJSON(&identities, "certs", "--json")
 	for _, identity := range identities {
 		if identity.Name == "default" {
 			return identity
@@ -100,7 +100,7 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 		time.Until(about.Renewal) < 11*time.Hour || time.Until(about.Renewal) > 13*time.Hour {
 		t.Errorf("certs: %+v", about)
 	}
-	if out := i.Outrider("certs", "-o", "wide").Out + i.Outrider("certs").Out; !strings.Contains(
+	if out := i.RunOutrider("certs", "-o", "wide").Stdout + i.RunOutrider("certs").Stdout; !strings.Contains(
 		out, "in 1") {
 		t.Errorf("outrider certs does not show the next renewal:\n%s", out)
 	}
@@ -108,7 +108,7 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 	// A change of ttl takes effect without a new epoch: the agent immediately requests a
 	// certificate that is valid for ten seconds.
 	i.set("ttl = \"10s\"\n")
-	if result := i.Outrider("reload"); result.ExitCode != 0 {
+	if result := i.RunOutrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}
 	second := i.awaitAnother(first)

@@ -78,10 +78,10 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 				test.arguments = []string{j.address, token, root}
 			}
 			before, epoch := j.files(), current(t, j.Rig)
-			got := j.Outrider(append([]string{"join", test.arguments[0], "--token", test.arguments[1],
+			got := j.RunOutrider(append([]string{"join", test.arguments[0], "--token", test.arguments[1],
 				"--ca", test.arguments[2]}, test.arguments[3:]...)...)
-			if got.ExitCode != api.ExitRefused || !strings.Contains(got.Err, test.want) {
-				t.Errorf("exit %d: %s\nwant %s", got.ExitCode, got.Err, test.want)
+			if got.ExitCode != api.ExitRefused || !strings.Contains(got.Stderr, test.want) {
+				t.Errorf("exit %d: %s\nwant %s", got.ExitCode, got.Stderr, test.want)
 			}
 			if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
 				t.Errorf("files %v, before the join %v", after, before)
@@ -103,12 +103,12 @@ func TestJoin_IsUndone(t *testing.T) {
 	load := j.StartLoad(0.1)
 	arguments := []string{"join", j.closed, "--token", token, "--ca",
 		filepath.Join(j.ca, "root.pem")}
-	got := j.Outrider(append(arguments, "--timeout", "20s")...)
-	if got.ExitCode != api.ExitRefused || !strings.Contains(got.Err,
+	got := j.RunOutrider(append(arguments, "--timeout", "20s")...)
+	if got.ExitCode != api.ExitRefused || !strings.Contains(got.Stderr,
 		"not in the mesh after 20s\n") ||
-		!strings.Contains(got.Err, "authentication required: present a token") ||
-		!strings.Contains(got.Err, "the join was undone: files and agent are as before") {
-		t.Errorf("exit %d: %s", got.ExitCode, got.Err)
+		!strings.Contains(got.Stderr, "authentication required: present a token") ||
+		!strings.Contains(got.Stderr, "the join was undone: files and agent are as before") {
+		t.Errorf("exit %d: %s", got.ExitCode, got.Stderr)
 	}
 	j.isAsBefore(before)
 
@@ -141,7 +141,7 @@ func (j *joinable) isAsBefore(before map[string]string) {
 	}
 	// The epoch of the undone join occupied the port of the admin interface. A repair, another
 	// epoch that the agent starts by itself, restores the interface.
-	parts.EventuallySees(j.t, time.Minute, "the agent is as before", func() (bool, string) {
+	parts.EventuallyWithObservation(j.t, time.Minute, "the agent is as before", func() (bool, string) {
 		s := j.status()
 		return s.Discovery.State == "embedded" && len(s.Identities) == 0 && s.Ready &&
 			len(s.Conditions) == 0, fmt.Sprintf("%+v", s)
@@ -155,25 +155,25 @@ func TestJoin_AgainWithoutCertificate(t *testing.T) {
 	j := newJoinable(t, "")
 	if got := j.join(j.token("shop/web", "join", time.Hour), "--group",
 		"shop/web"); got.ExitCode != 0 {
-		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Stderr)
 	}
 	d := j.Daemon()
 	_ = d.Process.Kill()
 	d.Wait(t, time.Minute)
 	j.WriteFile("join.pub", j.read(filepath.Join(j.Dir, "other.pub")))
 	j.Start()
-	parts.EventuallySees(t, time.Minute, "the agent asks for a new token", func() (bool, string) {
-		got := j.Outrider("status")
-		return strings.Contains(got.Out, `or run "outrider join" with a new token`), got.Out + got.Err
+	parts.EventuallyWithObservation(t, time.Minute, "the agent asks for a new token", func() (bool, string) {
+		got := j.RunOutrider("status")
+		return strings.Contains(got.Stdout, `or run "outrider join" with a new token`), got.Stdout + got.Stderr
 	})
 	if got := j.join(j.token("shop/web", "join", time.Hour)); got.ExitCode != api.ExitRefused ||
-		!strings.Contains(got.Err, "no key of [auth] join_key_file") {
-		t.Errorf("exit %d: %s", got.ExitCode, got.Err)
+		!strings.Contains(got.Stderr, "no key of [auth] join_key_file") {
+		t.Errorf("exit %d: %s", got.ExitCode, got.Stderr)
 	}
 	var joined struct {
 		SPIFFEID string `json:"spiffe_id"`
 	}
-	j.OutriderJSON(&joined, "join", j.address, "--token", j.token("shop/web", "other", time.Hour),
+	j.RunOutriderJSON(&joined, "join", j.address, "--token", j.token("shop/web", "other", time.Hour),
 		"--ca",
 		filepath.Join(j.ca, "root.pem"))
 	if group := `workload_group = "web"`; !strings.Contains(j.read(
@@ -199,7 +199,7 @@ func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
 	stop()
 	j.StartReady()
 	if got := j.join(j.token("shop/web", "join", time.Hour)); got.ExitCode != 0 {
-		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Stderr)
 	}
 	if kept := j.files()[filepath.Join(j.Dir, "join", "token")]; kept != "" {
 		t.Errorf("the join keeps the token: %s", kept)
@@ -207,24 +207,24 @@ func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
 	stop()
 	<-time.After(ttl) // all certificates of the stopped agent have expired
 	j.Start()
-	parts.EventuallySees(t, 2*time.Minute, "expiry and cure are reported", func() (bool, string) {
-		got := j.Outrider("status")
+	parts.EventuallyWithObservation(t, 2*time.Minute, "expiry and cure are reported", func() (bool, string) {
+		got := j.RunOutrider("status")
 		for _, want := range []string{"EXPIRED on ", "error certificate-expired", "expired on ",
 			`run "outrider join" with a new token`} {
-			if !strings.Contains(strings.Join(strings.Fields(got.Out), " "), want) {
-				return false, got.Out + got.Err
+			if !strings.Contains(strings.Join(strings.Fields(got.Stdout), " "), want) {
+				return false, got.Stdout + got.Stderr
 			}
 		}
 		return true, ""
 	})
-	t.Log(j.Outrider("status").Out)
+	t.Log(j.RunOutrider("status").Stdout)
 	if s := j.status(); s.Discovery.State == "connected" {
 		t.Errorf("in the mesh with an expired certificate: %+v", s)
 	}
 	if got := j.join(j.token("shop/web", "join", time.Hour)); got.ExitCode != 0 {
-		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Stderr)
 	}
-	parts.EventuallySees(t, time.Minute, "the host is in the mesh", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the host is in the mesh", func() (bool, string) {
 		s := j.status()
 		return s.Ready && s.Discovery.State == "connected" && len(s.Conditions) == 0,
 			fmt.Sprintf("%+v", s)

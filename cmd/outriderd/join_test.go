@@ -53,7 +53,7 @@ func (j *joinable) serve(auth string) string {
 	j.t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(j.t))
 	parts.StartProcess(j.t, parts.Discoveryd{Program: j.program,
-		Folder: filepath.Join(j.Dir, "server.d"), TLS: address, ExtraConfig: fmt.Sprintf(`
+		MeshFolder: filepath.Join(j.Dir, "server.d"), TLS: address, ExtraConfig: fmt.Sprintf(`
 [tls]
 cert_file = "%[1]s/server.pem"
 key_file = "%[1]s/server.key"
@@ -124,16 +124,16 @@ func (j *joinable) forged(claims map[string]any) string {
 }
 
 // join runs `outrider join` with a token and more arguments.
-func (j *joinable) join(token string, more ...string) rig.Result {
+func (j *joinable) join(token string, more ...string) rig.CommandResult {
 	j.t.Helper()
-	return j.Outrider(append([]string{"join", j.address, "--token", token, "--ca",
+	return j.RunOutrider(append([]string{"join", j.address, "--token", token, "--ca",
 		filepath.Join(j.ca, "root.pem")}, more...)...)
 }
 
 func (j *joinable) status() api.Status {
 	j.t.Helper()
 	var status api.Status
-	j.OutriderJSON(&status, "status")
+	j.RunOutriderJSON(&status, "status")
 	return status
 }
 
@@ -164,7 +164,7 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	var joined struct {
 		SPIFFEID string `json:"spiffe_id"`
 	}
-	j.OutriderJSON(&joined, "join", j.address, "--token", j.token("shop/web", "join", time.Hour),
+	j.RunOutriderJSON(&joined, "join", j.address, "--token", j.token("shop/web", "join", time.Hour),
 		"--ca",
 		filepath.Join(j.ca, "root.pem"))
 	if want := "spiffe://cluster.local/ns/shop/sa/web"; joined.SPIFFEID != want {
@@ -182,17 +182,17 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	var clients []struct {
 		Proxy string `json:"proxy"`
 	}
-	j.OutriderJSON(&clients, "proxy", "status", "--upstream")
+	j.RunOutriderJSON(&clients, "proxy", "status", "--upstream")
 	if len(clients) != 1 || !strings.Contains(clients[0].Proxy, "~shop.svc.") {
 		t.Errorf("proxies of the server: %v", clients)
 	}
 	again := j.join(filepath.Join(j.Dir, "token"))
-	if again.ExitCode != 1 || !strings.Contains(again.Err, "has joined the mesh of "+j.address) {
-		t.Errorf("a second join: exit %d: %s", again.ExitCode, again.Err)
+	if again.ExitCode != 1 || !strings.Contains(again.Stderr, "has joined the mesh of "+j.address) {
+		t.Errorf("a second join: exit %d: %s", again.ExitCode, again.Stderr)
 	}
-	left := j.Outrider("leave")
+	left := j.RunOutrider("leave")
 	if left.ExitCode != 0 {
-		t.Fatalf("exit %d: %s%s", left.ExitCode, left.Out, left.Err)
+		t.Fatalf("exit %d: %s%s", left.ExitCode, left.Stdout, left.Stderr)
 	}
 	if lost := rig.CountLosses(load.Stop(), nil); len(lost) > 0 {
 		t.Errorf("lost: %v", lost)
@@ -204,9 +204,9 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
 		t.Errorf("files %v, before the join %v", after, before)
 	}
-	if left = j.Outrider("leave"); left.ExitCode != 0 ||
-		!strings.Contains(left.Out, "has joined no mesh") {
-		t.Errorf("left again: exit %d: %s%s", left.ExitCode, left.Out, left.Err)
+	if left = j.RunOutrider("leave"); left.ExitCode != 0 ||
+		!strings.Contains(left.Stdout, "has joined no mesh") {
+		t.Errorf("left again: exit %d: %s%s", left.ExitCode, left.Stdout, left.Stderr)
 	}
 }
 
@@ -222,13 +222,13 @@ func TestJoin_Istiod(t *testing.T) {
 	r.WriteFile("token", authority.Token(t, time.Hour))
 	r.StartReady()
 	load := r.StartLoad(0.1)
-	got := r.Outrider("join", authority.Address, "--token", filepath.Join(r.Dir, "token"), "--ca",
+	got := r.RunOutrider("join", authority.Address, "--token", filepath.Join(r.Dir, "token"), "--ca",
 		filepath.Join(r.Dir, "root.pem"))
 	if got.ExitCode != 0 {
-		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Stderr)
 	}
 	var status api.Status
-	r.OutriderJSON(&status, "status")
+	r.RunOutriderJSON(&status, "status")
 	if d := status.Discovery; d.State != "connected" || d.Address != authority.Address ||
 		!status.Ready {
 		t.Errorf("%+v", status)
@@ -237,10 +237,10 @@ func TestJoin_Istiod(t *testing.T) {
 		code, _, err := r.GetThroughEnvoy("/")
 		return err == nil && code == 200
 	})
-	if got := r.Outrider("leave"); got.ExitCode != 0 {
-		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
+	if got := r.RunOutrider("leave"); got.ExitCode != 0 {
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Stderr)
 	}
-	if r.OutriderJSON(&status, "status"); len(status.Conditions) > 0 {
+	if r.RunOutriderJSON(&status, "status"); len(status.Conditions) > 0 {
 		t.Errorf("%+v", status.Conditions)
 	}
 	if lost := rig.CountLosses(load.Stop(), nil); len(lost) > 0 {

@@ -96,11 +96,11 @@ func TestKeySets_OutliveAgent(t *testing.T) {
 	}
 	r.StartReady()
 	r.SetTOML("[node]\ntype = \"router\"\n[envoy]\nconcurrency = 2\n")
-	if told := r.Outrider("reload"); told.ExitCode != 0 {
-		t.Fatalf("reload: %s%s", told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+		t.Fatalf("reload: %s%s", told.Stdout, told.Stderr)
 	}
 	rig.Eventually(t, time.Minute, "the failure is reported", func() bool {
-		return strings.Contains(r.Outrider("status").Out, "remain in use")
+		return strings.Contains(r.RunOutrider("status").Stdout, "remain in use")
 	})
 	if got := status(valid); got != http.StatusOK {
 		t.Errorf("from the disk: %d", got)

@@ -54,14 +54,14 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 	if wrong := stop(); len(wrong) > 0 {
 		t.Errorf("%d requests were lost: %q", len(wrong), wrong)
 	}
-	if told := r.Outrider("mesh", "check"); told.ExitCode != api.ExitRefused ||
-		!strings.Contains(told.Err, "STATISCH") {
-		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("mesh", "check"); told.ExitCode != api.ExitRefused ||
+		!strings.Contains(told.Stderr, "STATISCH") {
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 
 	r.WriteFile("mesh.d/web.yaml", r.WebServiceYAML(r.Ports.Backend))
 	rig.Eventually(t, time.Minute, "nothing is bad and nothing remembered", func() bool {
 		_, err := os.Stat(remembered)
-		return errors.Is(err, fs.ErrNotExist) && r.Outrider("mesh", "check").ExitCode == 0
+		return errors.Is(err, fs.ErrNotExist) && r.RunOutrider("mesh", "check").ExitCode == 0
 	})
 }

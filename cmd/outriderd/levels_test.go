@@ -20,7 +20,7 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 		t.Helper()
 		rig.Eventually(t, time.Minute, "Envoy logs at "+want, func() bool {
 			var levels api.LogLevels
-			r.OutriderJSON(&levels, "log-level")
+			r.RunOutriderJSON(&levels, "log-level")
 			return levels.Envoy == want
 		})
 	}
@@ -32,7 +32,7 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	}
 	rig.Eventually(t, time.Minute, "Envoy is started again", func() bool {
 		var status api.Status
-		r.OutriderJSON(&status, "status")
+		r.RunOutriderJSON(&status, "status")
 		return slices.ContainsFunc(status.Epochs, func(e api.Epoch) bool {
 			return e.State == api.EpochLive && e.PID != before.PID
 		})
@@ -43,8 +43,8 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	r.SetTOML("[envoy]\nlog_level = \"error\"\n")
 	r.StartReady()
 	eventually("error")
-	if result := r.Outrider("log-level", "envoy=debug"); result.ExitCode != 0 {
-		t.Fatal(result.Err)
+	if result := r.RunOutrider("log-level", "envoy=debug"); result.ExitCode != 0 {
+		t.Fatal(result.Stderr)
 	}
 	r.KillAgent()
 	r.StartReady()

@@ -67,8 +67,8 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 		if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 			t.Errorf("GET: %d %v", code, err)
 		}
-		if result := r.Outrider("reload"); result.ExitCode != 0 {
-			t.Fatalf("reload: %s", result.Err)
+		if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+			t.Fatalf("reload: %s", result.Stderr)
 		}
 	}
 	for _, pid := range r.ProcessIDs("outrider-keeper") {
@@ -109,8 +109,8 @@ func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 		{"third", "99.1", "side-by-side"},
 	} {
 		replace(wrapped(t, next.zone, next.version))
-		if result := r.Outrider("reload", "--if-changed"); result.ExitCode != 0 {
-			t.Fatalf("%s: %s", next.zone, result.Err)
+		if result := r.RunOutrider("reload", "--if-changed"); result.ExitCode != 0 {
+			t.Fatalf("%s: %s", next.zone, result.Stderr)
 		}
 		live := current(t, r)
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", live.PID))
@@ -187,8 +187,8 @@ func TestStatus_Watch(t *testing.T) {
 	if !shows("epoch 0") {
 		t.Fatal("the first screen is missing")
 	}
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
-		t.Fatalf("reload: %s", result.Err)
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+		t.Fatalf("reload: %s", result.Stderr)
 	}
 	if !shows("epoch 1") {
 		t.Fatal("the change is not shown")
@@ -246,9 +246,9 @@ func TestTemplate_ServesAndReloads(t *testing.T) {
 		t.Errorf("%+v", live)
 	}
 	r.WriteFile("bootstrap.tmpl", template+"flags_path: {{ .clustr }}\n")
-	if result := r.Outrider("reload"); result.ExitCode != 1 || !strings.Contains(result.Err,
+	if result := r.RunOutrider("reload"); result.ExitCode != 1 || !strings.Contains(result.Stderr,
 		"bootstrap.tmpl:"+strconv.Itoa(strings.Count(template, "\n")+1)) {
-		t.Errorf("a broken template: exit %d: %s", result.ExitCode, result.Err)
+		t.Errorf("a broken template: exit %d: %s", result.ExitCode, result.Stderr)
 	}
 	if code, _, err := r.GetThroughEnvoy("/hello"); err != nil || code != 200 {
 		t.Errorf("GET after all that: %d %v", code, err)

@@ -93,23 +93,23 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 		{"not a key", func() {
 			g.write(t, g.key, "no key")
 			rig.Eventually(t, time.Minute, "Envoy has refused the key", func() bool {
-				return strings.Contains(g.Outrider("mesh", "check").Err, "Envoy refused")
+				return strings.Contains(g.RunOutrider("mesh", "check").Stderr, "Envoy refused")
 			})
 		}, "correct the file, then reload"},
 	} {
 		what := broken.what
 		broken.change()
-		result := g.Outrider("reload")
-		if result.ExitCode != 1 || !strings.Contains(result.Err, place) ||
-			!strings.Contains(result.Err, broken.says) {
-			t.Errorf("%s: exit %d: %s%s", what, result.ExitCode, result.Out, result.Err)
+		result := g.RunOutrider("reload")
+		if result.ExitCode != 1 || !strings.Contains(result.Stderr, place) ||
+			!strings.Contains(result.Stderr, broken.says) {
+			t.Errorf("%s: exit %d: %s%s", what, result.ExitCode, result.Stdout, result.Stderr)
 		}
 		if now := current(t, g.Rig); now.PID != before.PID || !g.handshakes() {
 			t.Errorf("%s: epoch %+v serves, its certificate: %v", what, now, g.handshakes())
 		}
 		g.write(t, g.key, g.keyText) // the reload begins before Envoy has read the restored key
-		if result := g.Outrider("reload"); result.ExitCode != 0 || !g.handshakes() {
-			t.Errorf("a reload after %s: exit %d: %s", what, result.ExitCode, result.Err)
+		if result := g.RunOutrider("reload"); result.ExitCode != 0 || !g.handshakes() {
+			t.Errorf("a reload after %s: exit %d: %s", what, result.ExitCode, result.Stderr)
 		}
 		before = current(t, g.Rig)
 	}
@@ -124,17 +124,17 @@ func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 	g.WriteFile("mesh.d/edge.yaml", g.definition)
 	g.StartReady()
 	rig.Eventually(t, time.Minute, "Envoy has refused the certificate", func() bool {
-		return strings.Contains(g.Outrider("mesh", "check").Err, "Envoy refused")
+		return strings.Contains(g.RunOutrider("mesh", "check").Stderr, "Envoy refused")
 	})
-	if told := g.Outrider("mesh", "check"); told.ExitCode != 1 ||
-		!strings.Contains(told.Err, "error: "+filepath.Join(g.Dir, "mesh.d", "edge.yaml")+":1") {
-		t.Errorf("mesh check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := g.RunOutrider("mesh", "check"); told.ExitCode != 1 ||
+		!strings.Contains(told.Stderr, "error: "+filepath.Join(g.Dir, "mesh.d", "edge.yaml")+":1") {
+		t.Errorf("mesh check: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	// the only condition is that of the Gateway, with file and line
 	if all := conditions(t, g.Rig); len(all) != 1 {
 		t.Errorf("one refusal, and the conditions are %q", all)
 	}
-	if result := g.Outrider("reload"); result.ExitCode != 0 {
-		t.Errorf("reload: exit %d: %s", result.ExitCode, result.Err)
+	if result := g.RunOutrider("reload"); result.ExitCode != 0 {
+		t.Errorf("reload: exit %d: %s", result.ExitCode, result.Stderr)
 	}
 }

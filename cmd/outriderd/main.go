@@ -64,7 +64,7 @@ func run() int {
 	case *check:
 		err = agent.CheckConfig(context.Background(), options, os.Stdout)
 	case *early:
-		err = agent.RejectUntilEnvoyServes(context.Background(), options)
+		err = agent.RejectConnectionsUntilEnvoyServes(context.Background(), options)
 	default:
 		err = agent.Run(context.Background(), options)
 	}

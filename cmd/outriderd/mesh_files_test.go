@@ -81,7 +81,7 @@ func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 		ready, why := r.Ready()
 		return !ready && strings.Contains(why, folder+":1: does not exist")
 	})
-	r.Outrider("reload")
+	r.RunOutrider("reload")
 	if ready, why := r.Ready(); ready || !strings.Contains(why, folder+":1: does not exist") {
 		t.Errorf("after a reload: ready %v, %s", ready, why)
 	}

@@ -51,18 +51,18 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 		if code, _, err := r.GetThroughEnvoy(test.path); err != nil || code != test.status {
 			t.Errorf("GET %s: %d %v", test.path, code, err)
 		}
-		told := r.Outrider("mesh", "explain", fmt.Sprintf("web.test:%d%s", r.Ports.HTTP, test.path))
-		if told.ExitCode != 0 || !strings.Contains(told.Out, test.outcome) || told.Err != "" {
-			t.Errorf("explain %s: exit %d: %s%s", test.path, told.ExitCode, told.Out, told.Err)
+		told := r.RunOutrider("mesh", "explain", fmt.Sprintf("web.test:%d%s", r.Ports.HTTP, test.path))
+		if told.ExitCode != 0 || !strings.Contains(told.Stdout, test.outcome) || told.Stderr != "" {
+			t.Errorf("explain %s: exit %d: %s%s", test.path, told.ExitCode, told.Stdout, told.Stderr)
 		}
 		for _, want := range test.decides {
-			if !strings.Contains(told.Out, want) {
-				t.Errorf("explain %s does not tell %s: %s", test.path, want, told.Out)
+			if !strings.Contains(told.Stdout, want) {
+				t.Errorf("explain %s does not tell %s: %s", test.path, want, told.Stdout)
 			}
 		}
 	}
-	if told := r.Outrider("mesh", "explain", "web.test:1"); told.ExitCode != api.ExitRefused {
-		t.Errorf("explain of a port where nothing listens: exit %d: %s", told.ExitCode, told.Out)
+	if told := r.RunOutrider("mesh", "explain", "web.test:1"); told.ExitCode != api.ExitRefused {
+		t.Errorf("explain of a port where nothing listens: exit %d: %s", told.ExitCode, told.Stdout)
 	}
 
 	for _, test := range []struct{ command, name, from string }{
@@ -72,30 +72,30 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 		{"routes", "outbound|", strings.TrimSuffix(route, "2") + "10"},
 		{"endpoints", cluster, web},
 	} {
-		told := r.Outrider("proxy", test.command, "-o", "wide")
+		told := r.RunOutrider("proxy", test.command, "-o", "wide")
 		found := false
-		for line := range strings.Lines(told.Out) {
+		for line := range strings.Lines(told.Stdout) {
 			found = found || strings.Contains(line, test.name) && strings.Contains(line, test.from)
 		}
 		if told.ExitCode != 0 || !found {
 			t.Errorf("proxy %s: exit %d: no line with %s and %s: %s%s", test.command, told.ExitCode,
-				test.name, test.from, told.Out, told.Err)
+				test.name, test.from, told.Stdout, told.Stderr)
 		}
 	}
 
-	if told := r.Outrider("mesh", "check"); told.ExitCode != 0 || !strings.Contains(told.Out,
+	if told := r.RunOutrider("mesh", "check"); told.ExitCode != 0 || !strings.Contains(told.Stdout,
 		"valid") {
-		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	r.WriteFile("mesh.d/bad.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec: "+
 			"{hosts: ['a b'], http: [{directResponse: {status: 200}}]}\n")
 	rig.Eventually(t, time.Minute, "the agent has read the bad file",
-		func() bool { return r.Outrider("mesh", "check").ExitCode == api.ExitRefused })
-	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err,
+		func() bool { return r.RunOutrider("mesh", "check").ExitCode == api.ExitRefused })
+	if told := r.RunOutrider("mesh", "check"); !strings.Contains(told.Stderr,
 		filepath.Join(r.Dir, "mesh.d", "bad.yaml")+
 			":4: VirtualService default/bad: spec.hosts[0]") {
-		t.Errorf("check: %s%s", told.Out, told.Err)
+		t.Errorf("check: %s%s", told.Stdout, told.Stderr)
 	}
 	if code, _, err := r.GetThroughEnvoy("/gone"); err != nil || code != 410 {
 		t.Errorf("GET beside a bad object: %d %v", code, err)
@@ -119,12 +119,12 @@ spec: {phase: AUTHZ}
 	if code, _, err := r.GetThroughEnvoy("/"); code != http.StatusOK {
 		t.Errorf("a request that goes out: %d, %v", code, err)
 	}
-	if told := r.Outrider("status"); !strings.Contains(told.Out, named) {
-		t.Errorf("status: %s%s", told.Out, told.Err)
+	if told := r.RunOutrider("status"); !strings.Contains(told.Stdout, named) {
+		t.Errorf("status: %s%s", told.Stdout, told.Stderr)
 	}
-	if told := r.Outrider("mesh", "check"); told.ExitCode != api.ExitRefused ||
-		!strings.Contains(told.Err, named) {
-		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("mesh", "check"); told.ExitCode != api.ExitRefused ||
+		!strings.Contains(told.Stderr, named) {
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	if said := r.Daemon().Output(); !strings.Contains(said, named) {
 		t.Errorf("the log: %s", said)

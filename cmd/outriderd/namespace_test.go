@@ -32,8 +32,8 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	move := func(namespace string) {
 		t.Helper()
 		r.SetTOML(toml + watch + fmt.Sprintf("[node]\nnamespace = %q\n", namespace))
-		if told := r.Outrider("reload"); told.ExitCode != 0 {
-			t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+		if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+			t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 		}
 		follows("in " + namespace)
 	}
@@ -44,13 +44,13 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 
 	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)) + watch +
 		"[node]\nnamespace = \"bank\"\n")
-	if told := r.Outrider("reload"); told.ExitCode != api.ExitRefused {
-		t.Errorf("a bad reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != api.ExitRefused {
+		t.Errorf("a bad reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	follows("after what was refused")
-	if told := r.Outrider("proxy", "clusters", "--json"); told.ExitCode != 0 ||
-		!strings.Contains(told.Out, "shop") || strings.Contains(told.Out, "bank") {
-		t.Errorf("after what was refused: %s%s", told.Out, told.Err)
+	if told := r.RunOutrider("proxy", "clusters", "--json"); told.ExitCode != 0 ||
+		!strings.Contains(told.Stdout, "shop") || strings.Contains(told.Stdout, "bank") {
+		t.Errorf("after what was refused: %s%s", told.Stdout, told.Stderr)
 	}
 	move("bank")
 	move("shop") // epochs with either namespace may run at the same time
@@ -59,11 +59,11 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	// namespace changes, and when another agent starts.
 	private("STATISCH")
 	rig.Eventually(t, time.Minute, "the agent has read the bad file",
-		func() bool { return r.Outrider("mesh", "check").ExitCode == api.ExitRefused })
+		func() bool { return r.RunOutrider("mesh", "check").ExitCode == api.ExitRefused })
 	move("mall")
-	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") ||
-		strings.Contains(told.Err, "shop/web") {
-		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("mesh", "check"); !strings.Contains(told.Stderr, "ServiceEntry mall/web") ||
+		strings.Contains(told.Stderr, "shop/web") {
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	r.KillAgent()
 	r.StartReady()

@@ -35,7 +35,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	place := filepath.Join(g.Dir, "mesh.d", "edge.yaml") + ":1 Gateway default/edge"
 	identity := func() (api.Identity, api.Status) {
 		var status api.Status
-		g.OutriderJSON(&status, "status")
+		g.RunOutriderJSON(&status, "status")
 		for _, i := range status.Identities {
 			if i.Name == name {
 				return i, status
@@ -78,9 +78,9 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 		"certs": "EXPIRED", "proxy secrets": " EXPIRED", "status": "EXPIRED on ",
 		"status --html": g.crt,
 	} {
-		got := g.Outrider(strings.Fields(command)...)
-		if got.ExitCode != 0 || !strings.Contains(got.Out, want) {
-			t.Errorf("outrider %s: exit %d: %s%s", command, got.ExitCode, got.Out, got.Err)
+		got := g.RunOutrider(strings.Fields(command)...)
+		if got.ExitCode != 0 || !strings.Contains(got.Stdout, want) {
+			t.Errorf("outrider %s: exit %d: %s%s", command, got.ExitCode, got.Stdout, got.Stderr)
 		}
 	}
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", g.Ports.Status))
@@ -109,7 +109,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	mismatch := g.key + ": the private key is not that of the certificate in " + g.crt +
 		"; replace both files"
 	rig.Eventually(t, time.Minute, "mesh check names the files of a pair that does not match",
-		func() bool { return strings.Contains(g.Outrider("mesh", "check").Err, mismatch) })
+		func() bool { return strings.Contains(g.RunOutrider("mesh", "check").Stderr, mismatch) })
 	if i, _ := identity(); !i.NotAfter.Equal(fresh.UTC().Truncate(time.Second)) {
 		t.Errorf("Envoy keeps its pair, and shown is %+v", i)
 	}

@@ -89,32 +89,32 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	before := r.LiveEpoch().PID
 	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 2, environmentVariables: "+
 		"{LD_PRELOAD: /x}"))
-	told := r.Outrider("mesh", "check")
+	told := r.RunOutrider("mesh", "check")
 	if want := `proxy.yaml:4: ProxyConfig default/p: spec.environmentVariables["LD_PRELOAD"]: `; told.
-		ExitCode != api.ExitRefused || !strings.Contains(told.Err, want) {
-		t.Errorf("mesh check: exit %d: %s%s; want %s", told.ExitCode, told.Out, told.Err, want)
+		ExitCode != api.ExitRefused || !strings.Contains(told.Stderr, want) {
+		t.Errorf("mesh check: exit %d: %s%s; want %s", told.ExitCode, told.Stdout, told.Stderr, want)
 	}
 	if got := r.LiveEpoch().PID; got != before {
 		t.Error("another epoch is live after an invalid ProxyConfig")
 	}
 	runs(t, r, 3, "A=b", "-LD_PRELOAD")
-	told = r.Outrider("mesh", "explain", fmt.Sprintf("http://web.test:%d/", r.Ports.HTTP))
-	if !strings.Contains(told.Out, "3 workers") || !strings.Contains(told.Out, "proxy.yaml:") {
-		t.Errorf("mesh explain: %s%s", told.Out, told.Err)
+	told = r.RunOutrider("mesh", "explain", fmt.Sprintf("http://web.test:%d/", r.Ports.HTTP))
+	if !strings.Contains(told.Stdout, "3 workers") || !strings.Contains(told.Stdout, "proxy.yaml:") {
+		t.Errorf("mesh explain: %s%s", told.Stdout, told.Stderr)
 	}
 
 	// A reload reads all files, even if the watcher has not reported the last change yet.
 	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 4, environmentVariables: {A: c}"))
-	if told := r.Outrider("reload"); told.ExitCode != 0 {
-		t.Errorf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+		t.Errorf("reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	runs(t, r, 4, "A=c", "FROM=mesh")
 
 	// The next epoch cannot start, because Envoy refuses the bootstrap: nothing changes.
 	r.SetTOML(short + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)))
 	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 5, environmentVariables: {A: d}"))
-	if told := r.Outrider("reload"); told.ExitCode != api.ExitRefused {
-		t.Errorf("a bad reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != api.ExitRefused {
+		t.Errorf("a bad reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	runs(t, r, 4, "A=c")
 	r.SetTOML(short)

@@ -155,7 +155,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 		t.Errorf("the service was called by %q", got)
 	}
 	var status api.Status
-	p.OutriderJSON(&status, "status", "--json")
+	p.RunOutriderJSON(&status, "status", "--json")
 	if status.State != api.StateRunning || !status.Ready || len(status.Epochs) > 0 ||
 		status.Envoy.Enabled || len(p.ProcessIDs("envoy")) > 0 {
 		t.Errorf("status: %+v", status)
@@ -168,8 +168,8 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 	}
 	p.SetTOML(strings.Replace(string(config), "[node]\n",
 		"[node]\nlabels = { app = \"web\" }\n", 1))
-	if result := p.Outrider("reload"); result.ExitCode != 0 ||
-		!strings.Contains(result.Out, "applied in place") {
+	if result := p.RunOutrider("reload"); result.ExitCode != 0 ||
+		!strings.Contains(result.Stdout, "applied in place") {
 		t.Errorf("reload: %+v\n%s", result, daemon.Output())
 	}
 	if text, err := os.ReadFile(p.path("grpc.json")); err != nil ||

@@ -33,14 +33,14 @@ func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 	r.SetTOML("[reload]\nwatch = false\nvalidate = false\n")
 	daemon = r.StartReady()
 	r.SetTOML("[reload]\nwatch = false\nvalidate = false\n[envoy]\n" + override)
-	reload := r.Outrider("reload")
-	if reload.ExitCode != 1 || !strings.Contains(reload.Err, why) {
-		t.Errorf("reload: exit %d: %s", reload.ExitCode, reload.Err)
+	reload := r.RunOutrider("reload")
+	if reload.ExitCode != 1 || !strings.Contains(reload.Stderr, why) {
+		t.Errorf("reload: exit %d: %s", reload.ExitCode, reload.Stderr)
 	}
-	for from, told := range map[string]string{"log": daemon.Output(), "reload": reload.Out +
-		reload.Err,
-		"status": r.Outrider("status", "--json").Out, "epochs": r.Outrider("epochs",
-			"--json").Out} {
+	for from, told := range map[string]string{"log": daemon.Output(), "reload": reload.Stdout +
+		reload.Stderr,
+		"status": r.RunOutrider("status", "--json").Stdout, "epochs": r.RunOutrider("epochs",
+			"--json").Stdout} {
 		if strings.Contains(told, credential) {
 			t.Errorf("%s: %s", from, told)
 		}

@@ -77,14 +77,14 @@ func (r *registered) path(name string) string { return filepath.Join(r.Dir, name
 
 // entry returns the agent's WorkloadEntry; nil: it does not exist.
 func (r *registered) entry() *cluster.WorkloadEntry {
-	return r.cluster.Entry("vm",
+	return r.cluster.WorkloadEntry("vm",
 		"web-127.0.0.1")
 }
 
 // await waits until the health in the agent's WorkloadEntry has a prefix, and returns the entry.
 func (r *registered) await(limit time.Duration, prefix string) *cluster.WorkloadEntry {
 	r.t.Helper()
-	return r.cluster.AwaitEntry(r.t, limit, "vm", "web-127.0.0.1", prefix)
+	return r.cluster.AwaitWorkloadEntryHealth(r.t, limit, "vm", "web-127.0.0.1", prefix)
 }
 
 // discoveryd starts an outrider-discoveryd with the same API server, and makes the agent trust its
@@ -101,7 +101,7 @@ func (r *registered) discoveryd(grace time.Duration) (address string, kill func(
 		r.WriteFile(name, text)
 	}
 	address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(r.t))
-	process := parts.StartProcess(r.t, parts.Discoveryd{Folder: r.path("none"), TLS: address,
+	process := parts.StartProcess(r.t, parts.Discoveryd{MeshFolder: r.path("none"), TLS: address,
 		ExtraConfig: fmt.Sprintf(`[tls]
 cert_file = %q
 key_file = %q
@@ -129,7 +129,7 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	var status api.Status
-	if r.OutriderJSON(&status, "status", "--json"); status.Health == nil ||
+	if r.RunOutriderJSON(&status, "status", "--json"); status.Health == nil ||
 		status.Health.State != "healthy" {
 		t.Errorf("%+v", status.Health)
 	}
@@ -137,7 +137,7 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.await(10*time.Second, "False exit status 1")
-	out := r.Outrider("status").Out
+	out := r.RunOutrider("status").Stdout
 	for _, want := range []string{"unhealthy for", "exit status 1", "workload-unhealthy"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("outrider status does not show %q:\n%s", want, out)
@@ -145,11 +145,11 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 	}
 	r.WriteFile("up", "")
 	r.await(10*time.Second, "True")
-	if result := r.Outrider("drain"); result.ExitCode != 0 {
+	if result := r.RunOutrider("drain"); result.ExitCode != 0 {
 		t.Fatalf("%+v", result)
 	}
 	r.await(5*time.Second, "False the proxy drains")
-	if result := r.Outrider("undrain"); result.ExitCode != 0 {
+	if result := r.RunOutrider("undrain"); result.ExitCode != 0 {
 		t.Fatalf("%+v", result)
 	}
 	r.await(10*time.Second, "True")
@@ -171,10 +171,10 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	r := newRegistered(t)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")
-	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.WorkloadEntry.UIDAndHealth)
+	seen := r.cluster.WatchWorkloadEntry("vm", "web-127.0.0.1", cluster.WorkloadEntry.UIDAndHealth)
 	load := r.StartLoad(0.2)
 	for range 2 {
-		if result := r.Outrider("reload"); result.ExitCode != 0 { // starts an overlap of two Envoys
+		if result := r.RunOutrider("reload"); result.ExitCode != 0 { // starts an overlap of two Envoys
 			t.Fatalf("reload: %+v\n%s", result, r.Daemon().Output())
 		}
 		r.KillAgent()
@@ -218,7 +218,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 		{"moved to outrider-discoveryd", func() { r.gate.forward(third) }},
 		{"outrider-discoveryd is killed", func() { killThird(); r.gate.forward(first) }},
 	} {
-		before, seen := now, r.cluster.WatchEntry("vm", "web-127.0.0.1",
+		before, seen := now, r.cluster.WatchWorkloadEntry("vm", "web-127.0.0.1",
 			cluster.WorkloadEntry.UIDAndHealth)
 		step.change()
 		rig.Eventually(t, time.Minute, step.what+": connected to the other server", func() bool {

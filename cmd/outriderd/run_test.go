@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func current(t *testing.T, r *rig.Rig) api.Epoch {
 	t.Helper()
 	var status api.Status
-	r.OutriderJSON(&status, "status")
+	r.RunOutriderJSON(&status, "status")
 	for _, epoch := range status.Epochs {
 		if epoch.State == api.EpochLive {
 			return epoch
@@ -47,9 +47,9 @@ func TestAgent_ServesReloadsAndStops(t *testing.T) {
 		t.Errorf("first epoch: %+v", first)
 	}
 
-	result := r.Outrider("reload")
-	if result.ExitCode != 0 || !strings.Contains(result.Out, "0 → 1") {
-		t.Fatalf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
+	result := r.RunOutrider("reload")
+	if result.ExitCode != 0 || !strings.Contains(result.Stdout, "0 → 1") {
+		t.Fatalf("reload: exit %d: %s%s", result.ExitCode, result.Stdout, result.Stderr)
 	}
 	second := current(t, r)
 	if second.Number != 1 || second.Mode != "hot-restart" || second.PID == first.PID {
@@ -92,10 +92,10 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 			badBootstrap(r) + "\"\n", "malformed IP address"},
 	} {
 		r.SetTOML(broken.toml)
-		result := r.Outrider("reload")
-		if result.ExitCode != 1 || !strings.Contains(result.Err, broken.says) ||
-			!strings.Contains(result.Err, "epoch 0") {
-			t.Errorf("%s: exit %d: %s%s", broken.name, result.ExitCode, result.Out, result.Err)
+		result := r.RunOutrider("reload")
+		if result.ExitCode != 1 || !strings.Contains(result.Stderr, broken.says) ||
+			!strings.Contains(result.Stderr, "epoch 0") {
+			t.Errorf("%s: exit %d: %s%s", broken.name, result.ExitCode, result.Stdout, result.Stderr)
 		}
 		if now := current(t, r); now.PID != before.PID {
 			t.Errorf("%s: another epoch serves: %+v", broken.name, now)
@@ -105,8 +105,8 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 		}
 	}
 	r.SetTOML("[reload]\nwatch = false\n")
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
-		t.Errorf("reload after three refused ones: exit %d: %s", result.ExitCode, result.Err)
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+		t.Errorf("reload after three refused ones: exit %d: %s", result.ExitCode, result.Stderr)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 	r.SetTOML("[log]\nlevel = \"info\"\n")
 	rig.Eventually(t, time.Minute, "the log level is applied", func() bool {
 		var levels api.LogLevels
-		r.OutriderJSON(&levels, "log-level")
+		r.RunOutriderJSON(&levels, "log-level")
 		return levels.Agent == "info"
 	})
 	if n := epochs(); n != 0 {
@@ -133,8 +133,8 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
-		t.Fatalf("reload: %s", result.Err)
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+		t.Fatalf("reload: %s", result.Stderr)
 	}
 	before := current(t, r)
 	r.KillAgent()
@@ -145,8 +145,8 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 	if now := current(t, r); now.PID != before.PID || now.Number != before.Number {
 		t.Errorf("adopted %+v, not %+v", now, before)
 	}
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
-		t.Errorf("reload after adoption: %s", result.Err)
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+		t.Errorf("reload after adoption: %s", result.Stderr)
 	}
 	if now := current(t, r); now.Number != before.Number+1 {
 		t.Errorf("epoch after adoption: %+v", now)
@@ -173,8 +173,8 @@ func TestKeeper_ReplacedInPlace(t *testing.T) {
 	if now := current(t, r); now.PID != before.PID {
 		t.Errorf("Envoy %d became %d", before.PID, now.PID)
 	}
-	if result := r.Outrider("reload"); result.ExitCode != 0 {
-		t.Errorf("reload: %s", result.Err)
+	if result := r.RunOutrider("reload"); result.ExitCode != 0 {
+		t.Errorf("reload: %s", result.Stderr)
 	}
 }
 
@@ -264,9 +264,9 @@ func TestLogLevels(t *testing.T) {
 		{"envoy:http=debug", 0, ""},
 		{"envoy=error", 0, ""},
 	} {
-		result := r.Outrider("log-level", c.argument)
-		if result.ExitCode != c.exit || !strings.HasPrefix(result.Err, c.says) {
-			t.Errorf("%s: exit %d: %s%s", c.argument, result.ExitCode, result.Out, result.Err)
+		result := r.RunOutrider("log-level", c.argument)
+		if result.ExitCode != c.exit || !strings.HasPrefix(result.Stderr, c.says) {
+			t.Errorf("%s: exit %d: %s%s", c.argument, result.ExitCode, result.Stdout, result.Stderr)
 		}
 	}
 }
@@ -275,7 +275,7 @@ func TestLogLevels(t *testing.T) {
 func conditions(t *testing.T, r *rig.Rig) []string {
 	t.Helper()
 	var status api.Status
-	r.OutriderJSON(&status, "status")
+	r.RunOutriderJSON(&status, "status")
 	var all []string
 	for _, condition := range status.Conditions {
 		all = append(all, condition.Sentence)

@@ -74,13 +74,13 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 		t.Errorf("what worked: %d, %v", code, err)
 	}
 	rig.Eventually(t, time.Minute, "the status names the refused configuration", func() bool {
-		return strings.Contains(r.Outrider("status").Out, "configuration-refused")
+		return strings.Contains(r.RunOutrider("status").Stdout, "configuration-refused")
 	})
 	if !daemon.Running() {
 		t.Error("the agent has exited")
 	}
 	r.SetTOML(toml)
-	if told := r.Outrider("reload"); told.ExitCode != 0 {
-		t.Errorf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+		t.Errorf("reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 }

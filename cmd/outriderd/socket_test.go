@@ -55,11 +55,11 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 			badBootstrap(r))), "malformed IP address", ""},
 	} {
 		r.SetTOML(refused.toml)
-		told := r.Outrider("reload")
-		if told.ExitCode != api.ExitRefused || !strings.Contains(told.Err, refused.says) ||
-			!strings.Contains(told.Err, refused.fix) ||
-			refused.fix != "" && !strings.Contains(told.Err, "xds.socket: ") {
-			t.Errorf("%s: exit %d: %s%s", refused.name, told.ExitCode, told.Out, told.Err)
+		told := r.RunOutrider("reload")
+		if told.ExitCode != api.ExitRefused || !strings.Contains(told.Stderr, refused.says) ||
+			!strings.Contains(told.Stderr, refused.fix) ||
+			refused.fix != "" && !strings.Contains(told.Stderr, "xds.socket: ") {
+			t.Errorf("%s: exit %d: %s%s", refused.name, told.ExitCode, told.Stdout, told.Stderr)
 		}
 		if now := current(t, r); now.PID != before.PID || !there("xds.sock") {
 			t.Errorf("%s: epoch %+v", refused.name, now)
@@ -68,8 +68,8 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	follows("after what was refused")
 
 	r.SetTOML(at(path("xds2.sock"), ""))
-	if told := r.Outrider("reload"); told.ExitCode != 0 || !strings.Contains(told.Out, "0 → 1") {
-		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != 0 || !strings.Contains(told.Stdout, "0 → 1") {
+		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	if !there("xds.sock") || !there("xds2.sock") {
 		t.Errorf("while both epochs live: xds.sock %v, xds2.sock %v", there("xds.sock"),
@@ -79,21 +79,21 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	// Change the socket back, and kill the agent while both epochs run. The draining epoch
 	// continues to serve without an xDS stream.
 	r.SetTOML(at(path("xds.sock"), ""))
-	if told := r.Outrider("reload"); told.ExitCode != 0 {
-		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
 	r.SetTOML(at(path("xds2.sock"), "")) // the killed agent has left a socket at this path
-	if told := r.Outrider("reload"); told.ExitCode != 0 {
-		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 	follows("at a socket that was left behind")
-	if told := r.Outrider("reload"); told.ExitCode != 0 || there("xds.sock") ||
+	if told := r.RunOutrider("reload"); told.ExitCode != 0 || there("xds.sock") ||
 		!there("xds2.sock") {
-		t.Errorf("the next reload closes the old socket: exit %d: %s%s", told.ExitCode, told.Out,
-			told.Err)
+		t.Errorf("the next reload closes the old socket: exit %d: %s%s", told.ExitCode, told.Stdout,
+			told.Stderr)
 	}
 	follows("once the old socket is gone")
 	if lost := stop(); len(lost) > 0 {

@@ -128,7 +128,7 @@ func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
 	i.startSPIRE(dir)
 	shown := func() api.Identity {
 		var identities []api.Identity
-		i.OutriderJSON(&identities, "certs", "--json")
+		i.RunOutriderJSON(&identities, "certs", "--json")
 		all := map[string]api.Identity{}
 		for _, s := range identities {
 			all[s.Name] = s

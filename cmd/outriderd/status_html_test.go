@@ -46,14 +46,14 @@ spec:
 	r.WriteFile("mesh.d/broken.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x}\n"+
 			"spec: {hosts: ['<script>document.title=1</script>']}\n")
-	if reload := r.Outrider("reload"); reload.ExitCode != 0 {
-		t.Fatalf("reload: %s", reload.Err)
+	if reload := r.RunOutrider("reload"); reload.ExitCode != 0 {
+		t.Fatalf("reload: %s", reload.Stderr)
 	}
 
 	var page string
 	rig.Eventually(t, time.Minute, "the page names the broken file and the certificate",
 		func() bool {
-			page = r.Outrider("status", "--html").Out
+			page = r.RunOutrider("status", "--html").Stdout
 			return strings.Contains(page, "broken.yaml:4") &&
 				strings.Contains(page, "<td>example.com, *.example.com")
 		})

@@ -66,8 +66,8 @@ func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	r.WriteFile("override.json", fault.NeverLiveConfig(blackHole.Addr().(*net.TCPAddr).Port))
 	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n",
 		filepath.Join(r.Dir, "override.json")))
-	reloaded := make(chan rig.Result, 1)
-	go func() { reloaded <- r.Outrider("reload") }()
+	reloaded := make(chan rig.CommandResult, 1)
+	go func() { reloaded <- r.RunOutrider("reload") }()
 	r.AwaitEpochState(api.EpochStarting, time.Minute)
 	rig.Eventually(t, time.Minute, "the admin interface is closed",
 		func() bool { return r.CheckAdmin() != nil })

@@ -190,8 +190,8 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 				next = toml
 			}
 			r.SetTOML(next + "concurrency = 1\n")
-			if told := r.Outrider("reload"); told.ExitCode != 0 {
-				t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+			if told := r.RunOutrider("reload"); told.ExitCode != 0 {
+				t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 			}
 			began := time.Now()
 			if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {

@@ -73,7 +73,7 @@ func TestReload_NotifiesManagerOfRefusal(t *testing.T) {
 	r.SetTOML("# nothing\n")
 	rig.Eventually(t, time.Minute, "the cure is read", func() bool {
 		var status api.Status
-		r.OutriderJSON(&status, "status")
+		r.RunOutriderJSON(&status, "status")
 		return status.LastReload != nil && status.LastReload.Outcome == api.OutcomeUnchanged
 	})
 	if diff := cmp.Diff([]string(nil), until("serves")); diff != "" {

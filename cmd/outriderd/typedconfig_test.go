@@ -41,8 +41,8 @@ spec:
 			code == 503
 	}
 	rig.Eventually(t, time.Minute, "requests are limited", limited)
-	if told := r.Outrider("mesh", "check"); told.ExitCode != 0 || told.Err != "" {
-		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
+	if told := r.RunOutrider("mesh", "check"); told.ExitCode != 0 || told.Stderr != "" {
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Stdout, told.Stderr)
 	}
 
 	r.WriteFile("mesh.d/limit.yaml", strings.Replace(limit, "token_bucket:", "token_buckets:", 1))
@@ -50,12 +50,12 @@ spec:
 	wrong := file + ":18: EnvoyFilter default/limit: spec.configPatches[0].patch.value.typed_config." +
 		`token_buckets: LocalRateLimit has no field "token_buckets"; did you mean token_bucket?`
 	rig.Eventually(t, time.Minute, "status names the field", func() bool {
-		return strings.Contains(r.Outrider("status").Out, wrong)
+		return strings.Contains(r.RunOutrider("status").Stdout, wrong)
 	})
 	for _, arguments := range [][]string{{"mesh", "check"}, {"mesh", "check", file}} {
-		if told := r.Outrider(arguments...); told.ExitCode != api.ExitRefused ||
-			!strings.Contains(told.Err, wrong) {
-			t.Errorf("%s: exit %d: %s%s", arguments, told.ExitCode, told.Out, told.Err)
+		if told := r.RunOutrider(arguments...); told.ExitCode != api.ExitRefused ||
+			!strings.Contains(told.Stderr, wrong) {
+			t.Errorf("%s: exit %d: %s%s", arguments, told.ExitCode, told.Stdout, told.Stderr)
 		}
 	}
 	if !limited() {
@@ -66,6 +66,6 @@ spec:
 	}
 	r.WriteFile("mesh.d/limit.yaml", limit)
 	rig.Eventually(t, time.Minute, "the error is gone", func() bool {
-		return r.Outrider("mesh", "check").ExitCode == 0
+		return r.RunOutrider("mesh", "check").ExitCode == 0
 	})
 }

@@ -42,7 +42,7 @@ func TestGateway_PortTaken(t *testing.T) {
 			"web.yaml": edge("first", first, "0.0.0.0")}})
 	r.Start()
 	rig.Eventually(t, time.Minute, "the agent answers", func() bool {
-		return r.Outrider("status").ExitCode == 0
+		return r.RunOutrider("status").ExitCode == 0
 	})
 	reports := func(file, gateway string, port int) {
 		t.Helper()
@@ -61,7 +61,7 @@ func TestGateway_PortTaken(t *testing.T) {
 		if strings.Contains(said, "0.yaml") {
 			t.Errorf("the EnvoyFilter is blamed: %s", said)
 		}
-		if out := r.Outrider("mesh", "check"); out.ExitCode != 1 ||
+		if out := r.RunOutrider("mesh", "check"); out.ExitCode != 1 ||
 			!strings.Contains(fmt.Sprint(out),
 				"error: "+want[0]) {
 			t.Errorf("mesh check: %v", out)
@@ -84,7 +84,7 @@ func TestGateway_PortTaken(t *testing.T) {
 	r.WaitReady(time.Minute)
 	r.WriteFile("mesh.d/second.yaml", edge("second", second, "0.0.0.0"))
 	reports("second.yaml", "second", second)
-	if out := r.Outrider("reload"); out.ExitCode != 0 {
+	if out := r.RunOutrider("reload"); out.ExitCode != 0 {
 		t.Errorf("reload: %v", out)
 	}
 	reports("web.yaml", "first", first)
@@ -110,7 +110,7 @@ func TestGateway_PortTaken(t *testing.T) {
 	rig.Eventually(t, time.Minute, "no condition is left", func() bool {
 		return len(conditions(t, r)) == 0
 	})
-	if out := r.Outrider("mesh", "check"); out.ExitCode != 0 {
+	if out := r.RunOutrider("mesh", "check"); out.ExitCode != 0 {
 		t.Errorf("mesh check: %v", out)
 	}
 }

@@ -24,7 +24,7 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 		address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 		addresses = append(addresses, address)
 		servers[address] = parts.StartProcess(t, parts.Discoveryd{
-			Folder: filepath.Join(r.Dir, "istio.d"), Plaintext: address}.Command(t))
+			MeshFolder: filepath.Join(r.Dir, "istio.d"), Plaintext: address}.Command(t))
 	}
 	r.SetTOML(fmt.Sprintf("[discovery]\naddress = [%q, %q]\nauth = \"none\"\n", addresses[0],
 		addresses[1]))
@@ -33,7 +33,7 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 		t.Helper()
 		var status api.Status
 		rig.Eventually(t, time.Minute, "the agent is connected", func() bool {
-			r.OutriderJSON(&status, "status", "--json")
+			r.RunOutriderJSON(&status, "status", "--json")
 			return status.Discovery.State == "connected" && status.Discovery.Address != other
 		})
 		if len(status.Conditions) > 0 {
@@ -48,11 +48,11 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 	if len(now.Unused) != 1 || now.Unused[0].Address != used || now.Unused[0].Error == "" {
 		t.Errorf("discovery %+v", now)
 	}
-	if out := r.Outrider("status").Out; !strings.Contains(out, "connected "+now.Address) ||
+	if out := r.RunOutrider("status").Stdout; !strings.Contains(out, "connected "+now.Address) ||
 		!strings.Contains(out, "not in use "+used+": ") {
 		t.Errorf("outrider status:\n%s", out)
 	}
-	parts.EventuallySees(t, time.Minute, "the move is logged", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the move is logged", func() (bool, string) {
 		text := daemon.Output()
 		return strings.Contains(text, "moved to another upstream server"), text
 	})

@@ -54,7 +54,7 @@ func (u *upstreamed) awaitState(wanted ...string) api.Discovery {
 	u.t.Helper()
 	var status api.Status
 	rig.Eventually(u.t, time.Minute, "discovery is "+strings.Join(wanted, " or "), func() bool {
-		u.OutriderJSON(&status, "status", "--json")
+		u.RunOutriderJSON(&status, "status", "--json")
 		return slices.Contains(wanted, status.Discovery.State)
 	})
 	return status.Discovery
@@ -78,19 +78,19 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	var status api.Status
-	if u.OutriderJSON(&status, "status", "--json"); len(status.Conditions) > 0 {
+	if u.RunOutriderJSON(&status, "status", "--json"); len(status.Conditions) > 0 {
 		t.Errorf("conditions %+v", status.Conditions)
 	}
 	follows := func() { // waits until Envoy has accepted configuration from istiod
 		t.Helper()
 		rig.Eventually(t, time.Minute, "Envoy follows istiod", func() bool {
-			out := u.Outrider("proxy", "status", "-o", "wide").Out
+			out := u.RunOutrider("proxy", "status", "-o", "wide").Stdout
 			return strings.Count(out, "upstream") >= 4 && strings.Contains(out, "listeners  accepted")
 		})
 	}
 	follows()
 	load := u.StartLoad(0.2)
-	if result := u.Outrider("reload"); result.ExitCode != 0 { // starts an overlap of two Envoys
+	if result := u.RunOutrider("reload"); result.ExitCode != 0 { // starts an overlap of two Envoys
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
 	restart := func(state string) { // Envoy continues to serve, and connects to the next agent
@@ -104,12 +104,12 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	u.killIstiod()
 	// The state depends on whether the adopted Envoy has already connected to the agent.
 	u.awaitState("connecting", "cached")
-	if out := u.Outrider("status").Out; !strings.Contains(out, "upstream-unreachable") &&
+	if out := u.RunOutrider("status").Stdout; !strings.Contains(out, "upstream-unreachable") &&
 		!strings.Contains(out, "no connection to the upstream server") {
 		t.Errorf("outrider status does not show the loss:\n%s", out)
 	}
 	// the new epoch receives its resources from the agent's cache
-	if result := u.Outrider("reload"); result.ExitCode != 0 {
+	if result := u.RunOutrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload without istiod: %+v\n%s", result, u.Daemon().Output())
 	}
 	u.awaitState("cached")
@@ -151,7 +151,7 @@ func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
 	load := u.StartLoad(0.2)
 	for _, step := range []struct{ toml, state string }{{upstream, "connected"}, {"", "embedded"}} {
 		u.SetTOML(step.toml)
-		if result := u.Outrider("reload"); result.ExitCode != 0 {
+		if result := u.RunOutrider("reload"); result.ExitCode != 0 {
 			t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 		}
 		u.awaitState(step.state)
@@ -236,7 +236,7 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	u.SetTOML(configuration)
 	u.StartReady()
 	u.SetTOML("")
-	if result := u.Outrider("reload"); result.ExitCode != 0 {
+	if result := u.RunOutrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
 }

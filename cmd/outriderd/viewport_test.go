@@ -48,9 +48,9 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		return short + fmt.Sprintf("custom_config_file = %q\n", filepath.Join(r.Dir, "custom.yaml"))
 	}
 	r.SetTOML(custom(1, r.Ports.HTTP))
-	if checked := r.Outrider("config", "check",
+	if checked := r.RunOutrider("config", "check",
 		filepath.Join(r.Dir, "outrider.toml")); checked.ExitCode != 0 {
-		t.Errorf("config check: %s%s", checked.Out, checked.Err)
+		t.Errorf("config check: %s%s", checked.Stdout, checked.Stderr)
 	}
 	daemon := r.StartReady()
 	// Envoy's admin interface accepts this POST request; the agent's read-only view refuses it.
@@ -81,8 +81,8 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 			"custom") {
 			t.Errorf("%s: %d %s %v", when, code, body, err)
 		}
-		if clusters := r.Outrider("proxy", "status"); clusters.ExitCode != 0 {
-			t.Errorf("%s: proxy status: %s", when, clusters.Err)
+		if clusters := r.RunOutrider("proxy", "status"); clusters.ExitCode != 0 {
+			t.Errorf("%s: proxy status: %s", when, clusters.Stderr)
 		}
 	}
 	views := func(when string) {
@@ -94,9 +94,9 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	reload := func(exit int, toml string) {
 		t.Helper()
 		r.SetTOML(toml)
-		if result := r.Outrider("reload"); result.ExitCode != exit {
-			t.Fatalf("reload: exit %d, should be %d: %s%s", result.ExitCode, exit, result.Out,
-				result.Err)
+		if result := r.RunOutrider("reload"); result.ExitCode != exit {
+			t.Fatalf("reload: exit %d, should be %d: %s%s", result.ExitCode, exit, result.Stdout,
+				result.Stderr)
 		}
 	}
 	envoys("at the start")

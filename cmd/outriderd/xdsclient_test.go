@@ -45,9 +45,9 @@ func TestXDSSocket_RefusesInventedNodes(t *testing.T) {
 	if err := invented(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("an invented node: %v", err)
 	}
-	if told := r.Outrider("status"); !strings.Contains(told.Out, xds.ConditionClientRefused) &&
-		!strings.Contains(told.Out, "clients of the xDS socket were refused") {
-		t.Errorf("status: %s", told.Out)
+	if told := r.RunOutrider("status"); !strings.Contains(told.Stdout, xds.ConditionClientRefused) &&
+		!strings.Contains(told.Stdout, "clients of the xDS socket were refused") {
+		t.Errorf("status: %s", told.Stdout)
 	}
 	before := current(t, r)
 	r.KillAgent()

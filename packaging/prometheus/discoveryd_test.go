@@ -67,8 +67,8 @@ func newFleet(t *testing.T) *fleet {
 	write("mesh/broken.yaml", []byte("{kind: VirtualService}\n"))
 	write("token", []byte("token"))
 	port := parts.FreePort(t)
-	parts.StartProcess(t, parts.Discoveryd{Folder: filepath.Join(f.folder, "mesh"),
-		TLS: fmt.Sprintf("127.0.0.1:%d", port), Monitoring: fmt.Sprintf("127.0.0.1:%d", f.monitoring),
+	parts.StartProcess(t, parts.Discoveryd{MeshFolder: filepath.Join(f.folder, "mesh"),
+		TLS: fmt.Sprintf("127.0.0.1:%d", port), MonitoringAddress: fmt.Sprintf("127.0.0.1:%d", f.monitoring),
 		ExtraConfig: fmt.Sprintf(`[tls]
 cert_file = "%[1]s/server.pem"
 key_file = "%[1]s/server.key"
@@ -119,7 +119,7 @@ func (f *fleet) address() string { return fmt.Sprintf("127.0.%d.%d", f.changes/2
 func (f *fleet) change(t *testing.T) {
 	t.Helper()
 	f.write(t)
-	parts.EventuallySees(t, time.Minute, "the change is accepted", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the change is accepted", func() (bool, string) {
 		text, err := f.get("/status.json")
 		return err == nil && strings.Contains(text, fmt.Sprintf("%q", f.address())) &&
 			strings.Contains(text, `"synced":1`), text

@@ -40,8 +40,8 @@ func TestMetrics_FamiliesHoldNoNames(t *testing.T) {
 	for _, mode := range []string{"default", "all"} {
 		if mode == "all" {
 			s.WriteFile("conf.d/60-stats.toml", "[telemetry]\nstats = \"all\"\n")
-			if result := s.Outrider("reload"); result.ExitCode != 0 {
-				t.Fatal(result.Err)
+			if result := s.RunOutrider("reload"); result.ExitCode != 0 {
+				t.Fatal(result.Stderr)
 			}
 		}
 		s.exercise(t)

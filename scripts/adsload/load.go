@@ -55,7 +55,7 @@ type Load struct {
 	full     int
 	allFull  chan struct{}
 	received map[string]ReceivedCounts
-	marks    map[*BytesWatch]struct{}
+	marks    map[*ContentWatch]struct{}
 	moved    int // number of connections that replaced a lost one and had a response
 }
 
@@ -80,7 +80,7 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 	l := &Load{
 		options: options, cancel: cancel, group: group, failed: make(chan struct{}),
 		fullIn: make([]time.Duration, options.Clients), allFull: make(chan struct{}),
-		received: map[string]ReceivedCounts{}, marks: map[*BytesWatch]struct{}{},
+		received: map[string]ReceivedCounts{}, marks: map[*ContentWatch]struct{}{},
 	}
 	if options.MaxConnecting > 0 {
 		l.slots = make(chan struct{}, options.MaxConnecting)
@@ -148,8 +148,8 @@ func (l *Load) isFull(client int, took time.Duration) {
 	}
 }
 
-// MovedClients returns how often clients have continued on another connection.
-func (l *Load) MovedClients() int {
+// ReconnectCount returns how often clients have continued on another connection.
+func (l *Load) ReconnectCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.moved
@@ -184,9 +184,9 @@ func (l *Load) count(client int, r Response, moved bool) {
 	}
 }
 
-// BytesWatch records when every client, or one of them, receives a response that contains some
+// ContentWatch records when every client, or one of them, receives a response that contains some
 // bytes.
-type BytesWatch struct {
+type ContentWatch struct {
 	load    *Load
 	only    int // index of the client to wait for; -1: every client
 	typeURL string
@@ -196,19 +196,19 @@ type BytesWatch struct {
 	reached chan struct{}
 }
 
-// WatchBytes returns a watch for responses of a type that contain bytes, such as the address of a
+// WatchContent returns a watch for responses of a type that contain bytes, such as the address of a
 // changed endpoint. It must be called before the change.
-func (l *Load) WatchBytes(typeURL string, bytes []byte) *BytesWatch {
+func (l *Load) WatchContent(typeURL string, bytes []byte) *ContentWatch {
 	return l.mark(-1, typeURL, bytes)
 }
 
-// WatchBytesAt is like WatchBytes for a single client.
-func (l *Load) WatchBytesAt(client int, typeURL string, bytes []byte) *BytesWatch {
+// WatchContentAtClient is like WatchBytes for a single client.
+func (l *Load) WatchContentAtClient(client int, typeURL string, bytes []byte) *ContentWatch {
 	return l.mark(client, typeURL, bytes)
 }
 
-func (l *Load) mark(only int, typeURL string, bytes []byte) *BytesWatch {
-	m := &BytesWatch{load: l, only: only, typeURL: typeURL, bytes: bytes,
+func (l *Load) mark(only int, typeURL string, bytes []byte) *ContentWatch {
+	m := &ContentWatch{load: l, only: only, typeURL: typeURL, bytes: bytes,
 		at: make([]time.Time, l.options.Clients), reached: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +217,7 @@ func (l *Load) mark(only int, typeURL string, bytes []byte) *BytesWatch {
 }
 
 // see records the time if a response contains the bytes. Callers hold load.mu.
-func (m *BytesWatch) see(client int, r Response, now time.Time) {
+func (m *ContentWatch) see(client int, r Response, now time.Time) {
 	if r.TypeURL != m.typeURL || !m.at[client].IsZero() || !r.Contains(m.bytes) {
 		return
 	}
@@ -230,7 +230,7 @@ func (m *BytesWatch) see(client int, r Response, now time.Time) {
 
 // Wait waits for the bytes, and returns the time at which each client received them; zero for
 // clients for which it does not wait.
-func (m *BytesWatch) Wait(ctx context.Context) ([]time.Time, error) {
+func (m *ContentWatch) Wait(ctx context.Context) ([]time.Time, error) {
 	select {
 	case <-m.reached:
 		return m.at, nil

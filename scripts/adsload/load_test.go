@@ -83,7 +83,7 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 					t.Errorf("%s: %+v, want %d resources", typeURL, got, want)
 				}
 			}
-			mark := load.WatchBytes(EndpointType, []byte("generation 2"))
+			mark := load.WatchContent(EndpointType, []byte("generation 2"))
 			feed.Publish(
 				resource.Change{Set: []*resource.Resource{resource.FromEncoded(EndpointType, "e",
 					append(nested("e", 1), nested("generation 2", 2)...))}})
@@ -93,7 +93,7 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 			}
 
 			// After a cluster is added, the clients must request its endpoints.
-			mark = load.WatchBytes(EndpointType, []byte("generation 3"))
+			mark = load.WatchContent(EndpointType, []byte("generation 3"))
 			feed.Publish(resource.Change{Set: []*resource.Resource{
 				resource.FromEncoded(ClusterType, "new",
 					append(nested("new", 1), nested("new", 3, 2)...)),

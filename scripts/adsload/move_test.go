@@ -79,14 +79,14 @@ func TestLoad_MovesWithVersions(t *testing.T) {
 	before := load.Received()
 	stops[0]()
 	parts.Eventually(t, time.Minute, "half of the clients have moved",
-		func() bool { return load.MovedClients() == clients/2 })
+		func() bool { return load.ReconnectCount() == clients/2 })
 	for typeURL, now := range load.Received() {
 		if now.Resources != before[typeURL].Resources {
 			t.Errorf("%s: %d resources were sent again", typeURL,
 				now.Resources-before[typeURL].Resources)
 		}
 	}
-	mark := load.WatchBytes(EndpointType, []byte("generation 2"))
+	mark := load.WatchContent(EndpointType, []byte("generation 2"))
 	feed.Publish(resource.Change{Set: []*resource.Resource{resource.FromEncoded(EndpointType, "e",
 		append(nested("e", 1), nested("generation 2", 2)...))}})
 	if _, err := mark.Wait(ctx); err != nil {

@@ -60,7 +60,7 @@ root_ca_file = %[4]q
 func (r *realAgent) connected(t *stage) string {
 	var status api.Status
 	rig.Eventually(t, time.Minute, "the agent is connected", func() bool {
-		r.OutriderJSON(&status, "status", "--json")
+		r.RunOutriderJSON(&status, "status", "--json")
 		return status.Discovery.State == "connected"
 	})
 	return status.Discovery.Address
@@ -69,6 +69,6 @@ func (r *realAgent) connected(t *stage) string {
 // begin starts the load.
 func (r *realAgent) begin(t *stage, rate float64) {
 	address := fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP)
-	r.load = rig.StartLoad(t, load.Config{HTTP: address, HTTP2: address,
-		TCP: fmt.Sprintf("127.0.0.1:%d", r.Ports.TCP), Host: r.name + ".test", Rate: rate})
+	r.load = rig.StartLoad(t, load.Config{HTTPAddress: address, HTTP2Address: address,
+		TCPAddress: fmt.Sprintf("127.0.0.1:%d", r.Ports.TCP), Host: r.name + ".test", Rate: rate})
 }

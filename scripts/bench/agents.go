@@ -203,9 +203,9 @@ func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer,
 	result, received := &moveResult{}, running.Received()
 	clock := startClock(t, servers[1])
 	servers[0].stop()
-	for running.MovedClients() < r.agents {
+	for running.ReconnectCount() < r.agents {
 		if time.Since(clock.begun) > longestAgentChange {
-			t.Fatalf("%d of %d agents have moved", running.MovedClients(), r.agents)
+			t.Fatalf("%d of %d agents have moved", running.ReconnectCount(), r.agents)
 		}
 		time.Sleep(time.Millisecond)
 	}

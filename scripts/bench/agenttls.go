@@ -50,7 +50,7 @@ func (a *agentTLS) client(int) *tls.Config {
 func (a *agentTLS) start(t *stage, folder string) *discoveryServer {
 	s := &discoveryServer{debounce: pushDebounce,
 		address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))}
-	s.process = parts.Discoveryd{Folder: folder, TLS: s.address, ExtraConfig: fmt.Sprintf(
+	s.process = parts.Discoveryd{MeshFolder: folder, TLS: s.address, ExtraConfig: fmt.Sprintf(
 		"[tls]\ncert_file = %q\nkey_file = %q\nclient_ca_file = %q\n[auth]\nrequire = \"mtls\"\n",
 		a.chain, a.key, a.roots)}.Command(t)
 	s.start(t)

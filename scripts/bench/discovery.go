@@ -168,7 +168,7 @@ func change(t *stage, load *adsload.Load, folder string, i int) time.Duration {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	address := fmt.Sprintf("10.201.%d.%d", i>>8&255, i&255)
-	mark := load.WatchBytes(adsload.EndpointType, []byte(address))
+	mark := load.WatchContent(adsload.EndpointType, []byte(address))
 	begun := time.Now()
 	writeService(t, folder, 7, address)
 	at, err := mark.Wait(ctx)

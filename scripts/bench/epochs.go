@@ -58,8 +58,8 @@ func epochs(t *stage, s settings) any {
 		before := r.LiveEpoch()
 		running.Mark(markSwitch)
 		begun := time.Now()
-		if got := r.Outrider("reload"); got.ExitCode != 0 {
-			t.Errorf("reload: exit %d: %s%s", got.ExitCode, got.Out, got.Err)
+		if got := r.RunOutrider("reload"); got.ExitCode != 0 {
+			t.Errorf("reload: exit %d: %s%s", got.ExitCode, got.Stdout, got.Stderr)
 		}
 		reloads = append(reloads, time.Since(begun))
 		now := r.LiveEpoch()
@@ -84,7 +84,7 @@ func epochs(t *stage, s settings) any {
 		median(result.Alone), median(reloads)
 	result.Ratio = float64(result.LiveMedian) / float64(max(1, result.AloneMedian))
 	fmt.Printf("requests %d, lost %d, to be tried again %d; generator late by %v at most\n",
-		result.Load.Total, result.Load.Lost, result.Load.Retriable, result.Load.Stall)
+		result.Load.Total, result.Load.Lost, result.Load.Retriable, result.Load.MaxSendDelay)
 	fmt.Printf("blip %s, quiet maximum %s\n", millis(result.Blip), millis(result.Quiet))
 	fmt.Printf("spawn to LIVE: median %s, Envoy alone %s: ratio %.2f; reload command %s\n",
 		millis(result.LiveMedian), millis(result.AloneMedian),

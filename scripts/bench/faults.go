@@ -57,7 +57,7 @@ func faults(t *stage, s settings) any {
 }
 
 func inject(t *stage, one fault.Fault, options fault.Options, rounds int) *faultResult {
-	result := &faultResult{Name: one.Name, What: one.Description, Harm: one.Harm.String(),
+	result := &faultResult{Name: one.Name, What: one.Description, Harm: one.AllowedHarm.String(),
 		Runs: rounds}
 	var figures []string
 	for round := range rounds {
@@ -68,8 +68,8 @@ func inject(t *stage, one fault.Fault, options fault.Options, rounds int) *fault
 		result.Lost += outcome.LostCount()
 		result.Pardoned += outcome.AllowedLosses
 		result.Recovered = max(result.Recovered, outcome.RecoveryTime)
-		if outcome.MeasuredFigure != "" {
-			figures = append(figures, outcome.MeasuredFigure)
+		if outcome.ExtraResult != "" {
+			figures = append(figures, outcome.ExtraResult)
 		}
 		if !ok || !outcome.OK() {
 			result.Failed++

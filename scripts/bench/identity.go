@@ -111,7 +111,7 @@ root_ca_file = %q
 func istioAgent(t *stage, discovery string) *sdsAgent {
 	a := &sdsAgent{folder: parts.ShortDir(t), status: parts.FreePort(t)}
 	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")
-	source, err := parts.IstioSource()
+	source, err := parts.IstioSourceDir()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func startServer(t *stage, name, folder string) *discoveryServer {
 	case "outrider":
 		s.debounce = pushDebounce
 		s.address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
-		s.process = parts.Discoveryd{Folder: folder, Plaintext: s.address}.Command(t)
+		s.process = parts.Discoveryd{MeshFolder: folder, Plaintext: s.address}.Command(t)
 	case "istiod":
 		s.debounce = istiodFileDebounce + pushDebounce
 		s.istiod(t, folder)

@@ -81,7 +81,7 @@ func plot(title string, runs []series) []byte {
 }
 
 // whole returns the complete seconds of a report: all but the last one.
-func whole(report load.Report) []load.Second {
+func whole(report load.Report) []load.SecondResult {
 	return report.Seconds[:max(0,
 		len(report.Seconds)-1)]
 }
@@ -152,7 +152,7 @@ func link(written int) string {
 
 // failed returns the number of a second's requests without a good answer, including those that a
 // client would retry.
-func failed(second load.Second) int {
+func failed(second load.SecondResult) int {
 	n := 0
 	for _, errors := range second.Errors {
 		n += errors

@@ -82,14 +82,14 @@ func policiesOnce(t *stage, s settings, name string) *policiesResult {
 	}
 	time.Sleep(afterConnect)
 	r := &policiesResult{Server: name, Policies: policyCount, Clients: s.clients}
-	r.Policy, r.PolicyProcessor = changes(t, s, server, func(version string) *adsload.BytesWatch {
-		mark := load.WatchBytesAt(changedPolicy, adsload.ListenerType, []byte(version))
+	r.Policy, r.PolicyProcessor = changes(t, s, server, func(version string) *adsload.ContentWatch {
+		mark := load.WatchContentAtClient(changedPolicy, adsload.ListenerType, []byte(version))
 		replaceFile(t, folder, fmt.Sprintf("policy-%d.yaml", changedPolicy),
 			policyText(changedPolicy, version))
 		return mark
 	})
-	r.Route, r.RouteProcessor = changes(t, s, server, func(version string) *adsload.BytesWatch {
-		mark := load.WatchBytes(adsload.RouteType, []byte(version))
+	r.Route, r.RouteProcessor = changes(t, s, server, func(version string) *adsload.ContentWatch {
+		mark := load.WatchContent(adsload.RouteType, []byte(version))
 		replaceFile(t, folder, "route.yaml", routeText(version))
 		return mark
 	})
@@ -103,7 +103,7 @@ func policiesOnce(t *stage, s settings, name string) *policiesResult {
 // changes makes several changes in sequence. It returns the median time until the last client had a
 // change, and the server's processor time per change.
 func changes(t *stage, s settings, server *discoveryServer,
-	change func(version string) *adsload.BytesWatch) (took, processor time.Duration) {
+	change func(version string) *adsload.ContentWatch) (took, processor time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()

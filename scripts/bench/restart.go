@@ -26,8 +26,8 @@ func restart(t *stage, s settings) any {
 	daemon := r.StartReady()
 	bootstrap := static(t, r, false)
 	result.Outrider = changing(r.StartLoad(s.rate), every, func() {
-		if got := r.Outrider("reload"); got.ExitCode != 0 {
-			t.Errorf("reload: exit %d: %s%s", got.ExitCode, got.Out, got.Err)
+		if got := r.RunOutrider("reload"); got.ExitCode != 0 {
+			t.Errorf("reload: exit %d: %s%s", got.ExitCode, got.Stdout, got.Stderr)
 		}
 	})
 	_ = daemon.Process.Kill()

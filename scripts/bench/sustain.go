@@ -31,7 +31,7 @@ func sustain(t *stage, s settings) *sustainResult {
 	folder := writeServices(t, sustainServices)
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	server := &discoveryServer{address: address,
-		process: parts.Discoveryd{Folder: folder, Plaintext: address,
+		process: parts.Discoveryd{MeshFolder: folder, Plaintext: address,
 			ExtraConfig: "[push]\ndebounce_after = \"10ms\"\ndebounce_max = \"100ms\"\n"}.Command(t)}
 	server.start(t)
 	result := &sustainResult{Clients: 10 * s.clients, Services: sustainServices}

@@ -151,7 +151,7 @@ func buildPrograms() error {
 		return fmt.Errorf("build programs for tests: %w", err)
 	}
 	for _, name := range packages {
-		if err := parts.SetProgramPath(filepath.Join(folder, filepath.Base(name))); err != nil {
+		if err := parts.UseBuiltProgram(filepath.Join(folder, filepath.Base(name))); err != nil {
 			return err //nolint:wrapcheck // setenv
 		}
 	}

@@ -136,7 +136,7 @@ func TestHTTP1_CountsFaultsExactly(t *testing.T) {
 		"503", "silence", "connection: close"} {
 		t.Run(fault, func(t *testing.T) {
 			server := startFaulty(t, fault, 20, serveHTTP1)
-			report := runFaults(t, Config{HTTP: server.listener.Addr().String(), Rate: 0.2,
+			report := runFaults(t, Config{HTTPAddress: server.listener.Addr().String(), Rate: 0.2,
 				Timeout: patience(fault)})
 			compare(t, server, report, ClassKeepAlive, ClassNewConnections)
 		})
@@ -214,7 +214,7 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 func TestNobodyListens(t *testing.T) {
 	// The port is not in the range of ephemeral ports, where a connection could connect to itself.
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
-	report := runFaults(t, Config{HTTP: address, HTTP2: address, TCP: address})
+	report := runFaults(t, Config{HTTPAddress: address, HTTP2Address: address, TCPAddress: address})
 	if report.Total == 0 || report.Lost != report.Total {
 		t.Errorf("%d of %d lost", report.Lost, report.Total)
 	}
@@ -296,7 +296,7 @@ func TestHTTP2_CountsFaultsExactly(t *testing.T) {
 		"503", "silence"} {
 		t.Run(fault, func(t *testing.T) {
 			server := startFaulty(t, fault, 20, serveHTTP2)
-			report := runFaults(t, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2,
+			report := runFaults(t, Config{HTTP2Address: server.listener.Addr().String(), Rate: 0.2,
 				Timeout: patience(fault)})
 			if fault == "graceful GOAWAY" {
 				server.fault = "connection: close" // every request is answered, as with this fault
@@ -318,7 +318,7 @@ func TestHTTP2_EndWithoutGoAway(t *testing.T) {
 			}
 		}
 	})
-	report := runFaults(t, Config{HTTP2: server.listener.Addr().String(),
+	report := runFaults(t, Config{HTTP2Address: server.listener.Addr().String(),
 		Rate: 0.2})
 	if class := report.Classes[ClassHTTP2]; class.Requests == 0 ||
 		class.Outcomes[OutcomeHardReset] != class.Requests {
@@ -342,7 +342,7 @@ func TestTCP_CountsCutsExactly(t *testing.T) {
 			_, _ = io.WriteString(conn, line)
 		}
 	})
-	report := runFaults(t, Config{TCP: server.listener.Addr().String()})
+	report := runFaults(t, Config{TCPAddress: server.listener.Addr().String()})
 	compare(t, server, report, ClassTCP)
 	if report.Lost != 0 || report.Total != 0 {
 		t.Errorf("tcp counts as HTTP: %s", report)

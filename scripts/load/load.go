@@ -21,11 +21,11 @@ import (
 
 // Config configures a run. Zero values, except for the addresses, mean the standard load.
 type Config struct {
-	// HTTP is the address for the classes ka and nc: host:port, or the path of a Unix socket; "":
+	// HTTPAddress is the address for the classes ka and nc: host:port, or the path of a Unix socket; "":
 	// neither.
-	HTTP  string `json:"http"`
-	HTTP2 string `json:"http2"` // address for class h2; "": no such requests
-	TCP   string `json:"tcp"`   // address for class tcp; "": no such connections
+	HTTPAddress  string `json:"http"`
+	HTTP2Address string `json:"http2"` // address for class h2; "": no such requests
+	TCPAddress   string `json:"tcp"`   // address for class tcp; "": no such connections
 	Path  string `json:"path"`  // of each request; "": /
 	Host  string `json:"host"`  // of each request; "": the address
 	// Rate is a factor on the standard rate; 0: 1.
@@ -72,7 +72,7 @@ type exchanger interface {
 
 // Start starts the load. It runs until Stop is called or ctx is done.
 func Start(ctx context.Context, config Config) (*RunningLoad, error) {
-	if config.HTTP == "" && config.HTTP2 == "" && config.TCP == "" {
+	if config.HTTPAddress == "" && config.HTTP2Address == "" && config.TCPAddress == "" {
 		return nil, errors.New("load: no address to send requests to")
 	}
 	if config.Rate < 0 {
@@ -91,28 +91,28 @@ func Start(ctx context.Context, config Config) (*RunningLoad, error) {
 	r := &RunningLoad{config: config, recorder: newRecorder(time.Now()), stop: stop}
 	r.stopped = sync.OnceValue(time.Now)
 	r.report = sync.OnceValue(r.finish)
-	if config.HTTP != "" {
+	if config.HTTPAddress != "" {
 		r.spread(ctx, ClassKeepAlive, requestsPerSecond, keepAliveStreams, func(int) exchanger {
-			return newHTTP1(config.HTTP, config.host(config.HTTP), config.Path, true)
+			return newHTTP1(config.HTTPAddress, config.host(config.HTTPAddress), config.Path, true)
 		})
 		r.spread(ctx, ClassNewConnections, requestsPerSecond, connectingStreams,
 			func(int) exchanger {
-				return newHTTP1(config.HTTP, config.host(config.HTTP), config.Path, false)
+				return newHTTP1(config.HTTPAddress, config.host(config.HTTPAddress), config.Path, false)
 			})
 	}
-	if config.HTTP2 != "" {
+	if config.HTTP2Address != "" {
 		connections := make([]*http2Slot, http2Connections)
 		for i := range connections {
-			connections[i] = newHTTP2Slot(config.HTTP2, config.host(config.HTTP2), config.Path)
+			connections[i] = newHTTP2Slot(config.HTTP2Address, config.host(config.HTTP2Address), config.Path)
 		}
 		r.spread(ctx, ClassHTTP2, requestsPerSecond, http2Connections*http2Streams,
 			func(i int) exchanger {
 				return connections[i%http2Connections]
 			})
 	}
-	if config.TCP != "" {
+	if config.TCPAddress != "" {
 		r.spread(ctx, ClassTCP, messagesPerSecond, tcpStreams, func(i int) exchanger {
-			return &echoStream{address: config.TCP, stream: i}
+			return &echoStream{address: config.TCPAddress, stream: i}
 		})
 	}
 	if config.Output != nil {

@@ -35,7 +35,7 @@ func TestStandardLoad(t *testing.T) {
 	var lines bytes.Buffer
 	const rate = 0.3
 	run, err := Start(t.Context(), Config{
-		HTTP: server.HTTPAddress(), HTTP2: server.HTTPAddress(), TCP: server.TCPAddress(),
+		HTTPAddress: server.HTTPAddress(), HTTP2Address: server.HTTPAddress(), TCPAddress: server.TCPAddress(),
 		Rate: rate, Output: &lines,
 	})
 	if err != nil {
@@ -63,9 +63,9 @@ func TestStandardLoad(t *testing.T) {
 		}
 	}
 	decoder := json.NewDecoder(&lines)
-	var printed []Second
+	var printed []SecondResult
 	for decoder.More() {
-		var second Second
+		var second SecondResult
 		if err := decoder.Decode(&second); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestLoad_NoCoordinatedOmission(t *testing.T) {
 		gate.RLock()
 		defer gate.RUnlock()
 	})
-	run, err := Start(t.Context(), Config{HTTP: address, Rate: 0.2})
+	run, err := Start(t.Context(), Config{HTTPAddress: address, Rate: 0.2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestProcess(t *testing.T) {
 	var asked atomic.Int64
 	address := serve(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
 	var lines bytes.Buffer
-	process, err := StartProcess(t.Context(), Config{HTTP: address, HTTP2: address, Output: &lines})
+	process, err := StartProcess(t.Context(), Config{HTTPAddress: address, HTTP2Address: address, Output: &lines})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestProcess(t *testing.T) {
 }
 
 func TestStart_InvalidConfig(t *testing.T) {
-	for _, config := range []Config{{}, {HTTP: "127.0.0.1:1", Rate: -1}} {
+	for _, config := range []Config{{}, {HTTPAddress: "127.0.0.1:1", Rate: -1}} {
 		if _, err := Start(t.Context(), config); err == nil {
 			t.Errorf("%+v was accepted", config)
 		}

@@ -18,11 +18,11 @@ type Report struct {
 	Lost      int           `json:"lost"`  // not answered correctly, without Retriable
 	Retriable int           `json:"reuse"` // see OutcomeRetriable
 	Duration  time.Duration `json:"duration"`
-	// Stall is the maximum delay with which the generator itself sent a request. The latencies
+	// MaxSendDelay is the maximum delay with which the generator itself sent a request. The latencies
 	// include such delays.
-	Stall   time.Duration    `json:"stall"`
-	Classes map[string]Class `json:"classes"`
-	Seconds []Second         `json:"seconds"`
+	MaxSendDelay   time.Duration    `json:"stall"`
+	Classes map[string]ClassResult `json:"classes"`
+	Seconds []SecondResult         `json:"seconds"`
 	Marks   []Mark           `json:"marks,omitempty"`
 }
 
@@ -34,8 +34,8 @@ type Latency struct {
 	Max time.Duration `json:"max"`
 }
 
-// Class is the result of one class of load: ka, nc, h2, tcp (whose requests are messages).
-type Class struct {
+// ClassResult is the result of one class of load: ka, nc, h2, tcp (whose requests are messages).
+type ClassResult struct {
 	Requests int `json:"requests"`
 	// Unsent is the number of requests that were due but not sent, because their stream still
 	// waited for an answer at the end.
@@ -44,8 +44,8 @@ type Class struct {
 	Latency
 }
 
-// Second is the result of the requests that were due in one second.
-type Second struct {
+// SecondResult is the result of the requests that were due in one second.
+type SecondResult struct {
 	Second   int             `json:"second"` // since the start
 	Requests int             `json:"requests"`
 	Errors   map[Outcome]int `json:"errors,omitempty"` // all but OutcomeOK
@@ -69,12 +69,12 @@ func (r *recorder) report(now time.Time) Report {
 	defer r.mu.Unlock()
 	report := Report{
 		Duration: now.Sub(r.start),
-		Stall:    r.stall,
-		Classes:  map[string]Class{},
+		MaxSendDelay:    r.stall,
+		Classes:  map[string]ClassResult{},
 		Marks:    slices.Clone(r.marks),
 	}
 	for name, class := range r.classes {
-		report.Classes[name] = Class{Requests: class.total(), Unsent: class.unsent,
+		report.Classes[name] = ClassResult{Requests: class.total(), Unsent: class.unsent,
 			Outcomes: maps.Clone(class.outcomes), Latency: class.latencies()}
 		if name == ClassTCP {
 			continue
@@ -90,9 +90,9 @@ func (r *recorder) report(now time.Time) Report {
 }
 
 // describe returns the report of a second. Callers hold the lock.
-func (r *recorder) describe(i int) Second {
+func (r *recorder) describe(i int) SecondResult {
 	t := r.second(i)
-	second := Second{Second: i, Requests: t.total(), Latency: t.latencies()}
+	second := SecondResult{Second: i, Requests: t.total(), Latency: t.latencies()}
 	for outcome, n := range t.outcomes {
 		if outcome != OutcomeOK {
 			if second.Errors == nil {
@@ -117,7 +117,7 @@ func (r *RunningLoad) print(ctx context.Context) {
 	printed := 0
 	flush := func(until int) {
 		r.recorder.mu.Lock()
-		var seconds []Second
+		var seconds []SecondResult
 		for ; printed < until; printed++ {
 			seconds = append(seconds, r.recorder.describe(printed))
 		}
@@ -173,7 +173,7 @@ func (r Report) String() string {
 		"%d requests in %v: %d lost, %d to be tried again (reuse-eof); generator late by %v at "+
 			"most\n",
 		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.Retriable,
-		r.Stall.Round(10*time.Microsecond))
+		r.MaxSendDelay.Round(10*time.Microsecond))
 	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
 		class := r.Classes[name]
 		fmt.Fprintf(&text, "  %-3s %7d  p50 %s  p99 %s  max %s ms", name, class.Requests,

@@ -55,9 +55,9 @@ type Options struct {
 	BindMounts []string
 	// WritableBindMounts is like BindMounts, but the mounts are writable.
 	WritableBindMounts []string
-	// Network is the file of the network namespace to use, which must exist until Close; "": a new
+	// NetworkNamespace is the file of the network namespace to use, which must exist until Close; "": a new
 	// one with loopback only.
-	Network string
+	NetworkNamespace string
 	// AllowedSystemCalls lists system calls that are allowed in addition to systemd-nspawn's
 	// default: names, or groups (systemd.exec(5)).
 	AllowedSystemCalls []string
@@ -101,7 +101,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	}
 
 	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup,
-		cmp.Or(options.Root, "/"), options.Network}
+		cmp.Or(options.Root, "/"), options.NetworkNamespace}
 	for _, folder := range options.BindMounts {
 		arguments = append(arguments, "--bind-ro="+folder)
 	}

@@ -17,7 +17,7 @@ type Collector struct {
 	GRPC, HTTP int // ports of the OTLP receivers
 	Zipkin     int // port of the Zipkin receiver
 	// file with the received spans and log records: OTLP messages in JSON, one per line
-	File string
+	OutputFile string
 }
 
 const collectorConfig = `receivers:
@@ -44,14 +44,14 @@ func StartCollector(t testing.TB) *Collector {
 		t.Fatal(err)
 	}
 	c := &Collector{GRPC: FreePort(t), HTTP: FreePort(t), Zipkin: FreePort(t),
-		File: filepath.Join(t.TempDir(), "received.json")}
+		OutputFile: filepath.Join(t.TempDir(), "received.json")}
 	config := filepath.Join(t.TempDir(), "collector.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, collectorConfig, c.GRPC, c.HTTP, c.Zipkin, c.File),
+	if err := os.WriteFile(config, fmt.Appendf(nil, collectorConfig, c.GRPC, c.HTTP, c.Zipkin, c.OutputFile),
 		0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.Process = StartProcess(t, exec.Command(strings.TrimSpace(string(out)), "--config", "file:"+config))
-	EventuallySees(t, time.Minute, "the collector is ready", func() (bool, string) {
+	EventuallyWithObservation(t, time.Minute, "the collector is ready", func() (bool, string) {
 		return strings.Contains(c.String(), "Everything is ready"), c.String()
 	})
 	return c

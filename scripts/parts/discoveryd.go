@@ -11,11 +11,11 @@ import (
 // Discoveryd describes an outrider-discoveryd that serves a folder of mesh files.
 type Discoveryd struct {
 	Program   string // path of the program; "": the result of BuildProgram
-	Folder    string
+	MeshFolder    string
 	Plaintext string // plaintext address; "": none
 	TLS       string // address with TLS; "": none
-	// Monitoring is the address of pages and metrics; "": none.
-	Monitoring  string
+	// MonitoringAddress is the address of pages and metrics; "": none.
+	MonitoringAddress  string
 	ExtraConfig string // further tables of the configuration, in TOML
 }
 
@@ -30,7 +30,7 @@ func (d Discoveryd) Command(t testing.TB) *exec.Cmd {
 	file := filepath.Join(own, "discoveryd.toml")
 	text := fmt.Sprintf("[paths]\nstate_dir = %q\n[listen]\nplaintext = %q\ntls = %q\n"+
 		"monitoring = %q\n%s\n[[source]]\ntype = \"files\"\npaths = [%q]\n",
-		filepath.Join(own, "state"), d.Plaintext, d.TLS, d.Monitoring, d.ExtraConfig, d.Folder)
+		filepath.Join(own, "state"), d.Plaintext, d.TLS, d.MonitoringAddress, d.ExtraConfig, d.MeshFolder)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -20,9 +20,9 @@ func Eventually(t testing.TB, limit time.Duration, what string, holds func() boo
 	}
 }
 
-// EventuallySees is like Eventually for a condition that also returns what it observed. A failure
+// EventuallyWithObservation is like Eventually for a condition that also returns what it observed. A failure
 // prints the last observation.
-func EventuallySees(t testing.TB, limit time.Duration, what string,
+func EventuallyWithObservation(t testing.TB, limit time.Duration, what string,
 	holds func() (bool, string)) {
 	t.Helper()
 	var seen string

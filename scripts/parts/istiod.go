@@ -52,9 +52,9 @@ var istiodEnvironment = []string{"POD_NAMESPACE=istio-system", "POD_NAME=istiod-
 	"UNSAFE_ENABLE_ADMIN_ENDPOINTS=false", "PILOT_ENABLE_METADATA_EXCHANGE=false",
 	"PILOT_ENABLE_ALPN_FILTER=false", "PILOT_MAX_REQUESTS_PER_SECOND=10000"}
 
-// IstioSource returns the directory of the module istio.io/istio from which istiod is built. It
+// IstioSourceDir returns the directory of the module istio.io/istio from which istiod is built. It
 // contains test data as well.
-var IstioSource = sync.OnceValues(func() (string, error) {
+var IstioSourceDir = sync.OnceValues(func() (string, error) {
 	folder := filepath.Join(RepositoryRoot(), "scripts", "parts", "istiod")
 	for _, arguments := range [][]string{{"mod", "download", "istio.io/istio"},
 		{"list", "-m", "-f", "{{.Dir}}", "istio.io/istio"}} {

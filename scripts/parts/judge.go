@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// IstioResult is the result of Istio's validation of one object.
-type IstioResult struct {
+// IstioValidationResult is the result of Istio's validation of one object.
+type IstioValidationResult struct {
 	// Stage is the stage that refused the object (see scripts/parts/istiod/judge); "": the object
 	// is accepted.
 	Stage    string
@@ -23,12 +23,12 @@ type IstioResult struct {
 
 // ValidateAsIstio validates YAML documents with the code of Istio and Kubernetes, and returns a
 // result for each. The first call builds the command judge, which takes minutes.
-func ValidateAsIstio(documents []string) ([]IstioResult, error) {
+func ValidateAsIstio(documents []string) ([]IstioValidationResult, error) {
 	path, err := istioValidator()
 	if err != nil {
 		return nil, err
 	}
-	source, err := IstioSource()
+	source, err := IstioSourceDir()
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func ValidateAsIstio(documents []string) ([]IstioResult, error) {
 	if out, err := command.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("run Istio's validation: %w: %s", err, out)
 	}
-	results := make([]IstioResult, len(documents))
+	results := make([]IstioValidationResult, len(documents))
 	from := json.NewDecoder(answers)
 	for i := range results {
 		if err := from.Decode(&results[i]); err != nil {

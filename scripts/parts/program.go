@@ -13,8 +13,8 @@ import (
 // programs contains a function for each program that builds it once, by name.
 var programs sync.Map
 
-// ProgramPath returns the path of a copy of cmd/NAME that only this test uses.
-func ProgramPath(t testing.TB, name string) string {
+// CopyProgram returns the path of a copy of cmd/NAME that only this test uses.
+func CopyProgram(t testing.TB, name string) string {
 	t.Helper()
 	built := BuildProgram(t, name)
 	path := filepath.Join(ShortDir(t), name)
@@ -39,7 +39,7 @@ func BuildProgram(t testing.TB, name string) string {
 			return "", err
 		}
 		path := filepath.Join(folder, name)
-		return path, SetProgramPath(path)
+		return path, UseBuiltProgram(path)
 	}))
 	path, err := build.(func() (string, error))()
 	if err != nil {
@@ -48,9 +48,9 @@ func BuildProgram(t testing.TB, name string) string {
 	return path
 }
 
-// SetProgramPath makes BuildProgram return the path of a program that is already built, in this
+// UseBuiltProgram makes BuildProgram return the path of a program that is already built, in this
 // process and in those that it starts.
-func SetProgramPath(path string) error {
+func UseBuiltProgram(path string) error {
 	return os.Setenv(variable(filepath.Base(path)), path)
 }
 

@@ -19,14 +19,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Result is the result of a command of outrider(1).
-type Result struct {
-	Out, Err string
+// CommandResult is the result of a command of outrider(1).
+type CommandResult struct {
+	Stdout, Stderr string
 	ExitCode int
 }
 
-// Outrider runs a command of outrider(1) against the rig's agent.
-func (r *Rig) Outrider(arguments ...string) Result {
+// RunOutrider runs a command of outrider(1) against the rig's agent.
+func (r *Rig) RunOutrider(arguments ...string) CommandResult {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
@@ -39,19 +39,19 @@ func (r *Rig) Outrider(arguments ...string) Result {
 	if err != nil && !errors.As(err, &exit) {
 		r.t.Fatalf("outrider %v: %v", arguments, err)
 	}
-	return Result{out.String(), errout.String(), command.ProcessState.ExitCode()}
+	return CommandResult{out.String(), errout.String(), command.ProcessState.ExitCode()}
 }
 
-// OutriderJSON runs a command of outrider(1) with --json and decodes its output. A failure fails
+// RunOutriderJSON runs a command of outrider(1) with --json and decodes its output. A failure fails
 // the test.
-func (r *Rig) OutriderJSON(into any, arguments ...string) {
+func (r *Rig) RunOutriderJSON(into any, arguments ...string) {
 	r.t.Helper()
-	result := r.Outrider(append(arguments, "--json")...)
+	result := r.RunOutrider(append(arguments, "--json")...)
 	if result.ExitCode != 0 {
-		r.t.Fatalf("outrider %v: exit %d: %s", arguments, result.ExitCode, result.Err)
+		r.t.Fatalf("outrider %v: exit %d: %s", arguments, result.ExitCode, result.Stderr)
 	}
-	if err := json.Unmarshal([]byte(result.Out), into); err != nil {
-		r.t.Fatalf("outrider %v: %v: %s", arguments, err, result.Out)
+	if err := json.Unmarshal([]byte(result.Stdout), into); err != nil {
+		r.t.Fatalf("outrider %v: %v: %s", arguments, err, result.Stdout)
 	}
 }
 

@@ -19,8 +19,8 @@ type Load struct {
 func (r *Rig) StartLoad(rate float64) *Load {
 	r.t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP)
-	return StartLoad(r.t, load.Config{HTTP: address, HTTP2: address,
-		TCP: fmt.Sprintf("127.0.0.1:%d", r.Ports.TCP), Host: "web.test", Rate: rate})
+	return StartLoad(r.t, load.Config{HTTPAddress: address, HTTP2Address: address,
+		TCPAddress: fmt.Sprintf("127.0.0.1:%d", r.Ports.TCP), Host: "web.test", Rate: rate})
 }
 
 // StartLoad starts a load with a configuration. It ends when Stop is called or the test ends.

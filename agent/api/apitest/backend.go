@@ -39,7 +39,7 @@ type Backend struct {
 	NotReadyReason   string        // reason why the proxy never becomes ready; "" = ready
 	ReloadGate       chan struct{} // if set, Reload blocks until it is closed
 	CaptureValue     api.Capture
-	CaptureExplained api.CaptureExplanation
+	CaptureExplanation api.CaptureExplanation
 	Err              error
 	reloads          []api.ReloadRequest
 	explained        []api.MeshExplainRequest

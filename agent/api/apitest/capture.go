@@ -16,7 +16,7 @@ func (b *Backend) ExplainCapture(
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.connections = append(b.connections, r)
-	return b.CaptureExplained, b.Err
+	return b.CaptureExplanation, b.Err
 }
 
 // CaptureExplainRequests returns the requests of ExplainCapture received so far.

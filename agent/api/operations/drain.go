@@ -57,7 +57,7 @@ func (o EpochOperations) Undrain(
 	result, err := o.Supervisor.Undrain(ctx, func(until time.Time, why string) {
 		progress(api.Progress{Phase: why, Until: until})
 	})
-	if refused, ok := errors.AsType[*epoch.RefusedError](err); ok {
+	if refused, ok := errors.AsType[*epoch.AttemptError](err); ok {
 		remaining := "no epoch is live"
 		if refused.Remaining >= 0 {
 			remaining = fmt.Sprintf("epoch %d still drains", refused.Remaining)
@@ -68,10 +68,10 @@ func (o EpochOperations) Undrain(
 	if err != nil {
 		return api.UndrainResult{}, api.NewRefusal(err.Error())
 	}
-	restored := api.UndrainResult{Epoch: result.Epoch, Mode: string(result.Mode),
+	restored := api.UndrainResult{Epoch: result.Epoch, StartMode: string(result.Mode),
 		Duration: time.Since(begun)}
 	if result.Previous >= 0 {
-		restored.Previous = &result.Previous
+		restored.PreviousEpoch = &result.Previous
 	}
 	return restored, nil
 }

@@ -25,9 +25,9 @@ type EpochOperations struct {
 // measureTime bounds the keeper's measurement of the epochs' memory and connections.
 const measureTime = 2 * time.Second
 
-// EpochsWithUsage returns all epochs. Memory and connections are set for those that the keeper can
+// EpochsWithResourceUsage returns all epochs. Memory and connections are set for those that the keeper can
 // measure.
-func (o EpochOperations) EpochsWithUsage(ctx context.Context) []api.Epoch {
+func (o EpochOperations) EpochsWithResourceUsage(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	measured := o.Keeper.MeasureProcesses(ctx)

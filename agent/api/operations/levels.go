@@ -54,7 +54,7 @@ func mostCommon(components map[string]string) string {
 // until a reload changes the configured level, Envoy's until the next epoch.
 func (o LogLevelOperations) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels,
 	error) {
-	agentLevels, envoyLevels := config.AgentLevels(), config.EnvoyLevels()
+	agentLevels, envoyLevels := config.AgentLogLevels(), config.EnvoyLogLevels()
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
 		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)
 	}

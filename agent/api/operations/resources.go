@@ -75,12 +75,12 @@ func (o ResourceOperations) ResourceTypes(ctx context.Context) ([]api.ResourceTy
 func relayedType(number int, t relay.TypeStatus) api.ResourceType {
 	shown := api.ResourceType{Epoch: number, Type: t.URL, Version: t.Version,
 		Resources: t.Resources, State: "accepted", Since: t.Accepted, Source: "upstream",
-		RefusalReason: t.Refused, RefusedVersion: t.RefusedVersion}
+		RefusalReason: t.RefusalReason, RefusedVersion: t.RefusedVersion}
 	if t.Cached {
 		shown.Source = "cache"
 	}
 	switch {
-	case t.Refused != "":
+	case t.RefusalReason != "":
 		shown.State, shown.Since = "refused", t.Sent
 	case t.Pending || t.Accepted.IsZero():
 		shown.State, shown.Since = "pending", t.Sent

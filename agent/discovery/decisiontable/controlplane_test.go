@@ -202,5 +202,5 @@ func decode(t testing.TB, r *resource.Resource, into proto.Message) {
 // eventually polls until a condition holds.
 func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	t.Helper()
-	parts.EventuallySees(t, time.Minute, what, holds)
+	parts.EventuallyWithObservation(t, time.Minute, what, holds)
 }

@@ -83,7 +83,7 @@ func (r *request) question(c *testCase) explain.Request {
 		host = name
 	}
 	q := explain.Request{Method: r.method, Host: host, Port: uint32(c.port), Path: r.path,
-		Address: netip.MustParseAddr("127.0.0.1"), Source: netip.MustParseAddr(r.source),
+		DestinationAddress: netip.MustParseAddr("127.0.0.1"), Source: netip.MustParseAddr(r.source),
 		ClientSPIFFEID: r.identity, ServerName: r.sni, Authority: r.host}
 	if r.tcp {
 		q.Port, q.Host = uint32(c.tcpPort), "any.test"

@@ -20,7 +20,7 @@ var known = []string{"AuthorizationPolicy", "RequestAuthentication", "PeerAuthen
 // namespaces and key sets are adapted to a workload on the loopback.
 func (m *maker) istioCases() {
 	m.t.Helper()
-	source, err := parts.IstioSource()
+	source, err := parts.IstioSourceDir()
 	if err != nil {
 		m.t.Fatal(err)
 	}

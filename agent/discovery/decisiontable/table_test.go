@@ -117,7 +117,7 @@ func (s source) workloads(t testing.TB, cases []*testCase, keys *tokens) map[str
 	t.Helper()
 	found := map[string]*workload{}
 	for _, c := range cases {
-		parts.EventuallySees(t, keySetTime, "the key set is fetched for "+c.name,
+		parts.EventuallyWithObservation(t, keySetTime, "the key set is fetched for "+c.name,
 			func() (bool, string) {
 				found[c.name] = s(c)
 				return !c.fetches || found[c.name].contains(keys.modulus()), c.text()

@@ -30,7 +30,7 @@ const (
 // and mutations of them, must be accepted or refused by both, except for the differences listed in
 // testdata/differences.
 func TestDifferential(t *testing.T) {
-	istio, err := parts.IstioSource()
+	istio, err := parts.IstioSourceDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func bounds() []Object {
 
 // compare returns those differences between Istio's result and Outrider's problems that are not
 // listed.
-func compare(result parts.IstioResult, problems []object.Problem, listed []*difference) []string {
+func compare(result parts.IstioValidationResult, problems []object.Problem, listed []*difference) []string {
 	var wrong []string
 	refused, warned := false, false
 	for _, p := range problems {

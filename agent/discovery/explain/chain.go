@@ -30,7 +30,7 @@ type connection struct {
 }
 
 func (e *explanation) inspect(d *listener) connection {
-	c := connection{port: e.request.Port, address: e.request.Address, transport: "raw_buffer"}
+	c := connection{port: e.request.Port, address: e.request.DestinationAddress, transport: "raw_buffer"}
 	if !c.address.IsValid() {
 		c.address = d.address
 	}

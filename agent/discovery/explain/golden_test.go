@@ -154,8 +154,8 @@ func describe(r Request) string {
 	if r.Inbound() {
 		text += strings.TrimSuffix(fmt.Sprintf(" from %v %s", r.Source, r.ClientSPIFFEID), " ")
 	}
-	if r.Address.IsValid() {
-		text += " to " + r.Address.String()
+	if r.DestinationAddress.IsValid() {
+		text += " to " + r.DestinationAddress.String()
 	}
 	return text
 }

@@ -95,7 +95,7 @@ func (e *explanation) bound(listeners []*listener) *listener {
 	for _, d := range listeners {
 		switch {
 		case d.BindToPort != nil && !d.BindToPort.Value || d.port != e.request.Port:
-		case e.request.Address.IsValid() && d.address != e.request.Address &&
+		case e.request.DestinationAddress.IsValid() && d.address != e.request.DestinationAddress &&
 			!d.address.IsUnspecified():
 			elsewhere = append(elsewhere, d)
 		default:
@@ -114,7 +114,7 @@ func (e *explanation) bound(listeners []*listener) *listener {
 	if len(elsewhere) > 0 {
 		e.end(OutcomeConnectionRefused, 0,
 			fmt.Sprintf("nothing listens on %s port %d: the listener of that port is on %s",
-				e.request.Address, e.request.Port, elsewhere[0].address),
+				e.request.DestinationAddress, e.request.Port, elsewhere[0].address),
 			fmt.Sprintf("connect to %s", elsewhere[0].address))
 		return nil
 	}
@@ -157,11 +157,11 @@ func (e *explanation) rank(d *listener) int {
 	rank := 0
 	if d.address.IsUnspecified() {
 		rank = 2
-	} else if !d.address.IsLoopback() && !e.request.Address.IsValid() {
+	} else if !d.address.IsLoopback() && !e.request.DestinationAddress.IsValid() {
 		rank = 1
 	}
 	inbound := d.TrafficDirection == corev3.TrafficDirection_INBOUND
-	if inbound != e.request.Inbound() && !e.request.Address.IsValid() {
+	if inbound != e.request.Inbound() && !e.request.DestinationAddress.IsValid() {
 		rank += 4
 	}
 	return rank
@@ -173,13 +173,13 @@ func (e *explanation) rank(d *listener) int {
 func (e *explanation) captured(listeners []*listener) *listener {
 	for _, d := range listeners {
 		if (d.BindToPort == nil || d.BindToPort.Value) && !d.UseOriginalDst.GetValue() &&
-			e.request.Address.IsValid() && d.address == e.request.Address &&
+			e.request.DestinationAddress.IsValid() && d.address == e.request.DestinationAddress &&
 			d.port == e.request.Port {
 			return d // the connection is to the listener itself, and not captured
 		}
 	}
-	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.OwnAddresses, e.request.Address) ||
-		!e.request.Address.IsValid() && e.request.Inbound()
+	inbound := e.request.DestinationAddress.IsValid() && slices.Contains(e.proxy.OwnAddresses, e.request.DestinationAddress) ||
+		!e.request.DestinationAddress.IsValid() && e.request.Inbound()
 	var arrival, byPort, exact *listener
 	for _, d := range listeners {
 		switch out := d.TrafficDirection != corev3.TrafficDirection_INBOUND; {
@@ -191,11 +191,11 @@ func (e *explanation) captured(listeners []*listener) *listener {
 		case d.port != e.request.Port:
 		case d.address.IsUnspecified():
 			byPort = d
-		case d.address == e.request.Address:
+		case d.address == e.request.DestinationAddress:
 			exact = d
 		}
 	}
-	if !e.request.Address.IsValid() {
+	if !e.request.DestinationAddress.IsValid() {
 		e.unknown("which address is connected to: this is about one that no service has for itself")
 	}
 	for _, d := range []*listener{exact, byPort, arrival} {

@@ -36,13 +36,13 @@ type State struct {
 	PolicyFolderInodes map[string]uint64
 	// PolicyCountsByFile has the number of policies in each file, by path; see store.Options.
 	PolicyCountsByFile map[string]int
-	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile may be
+	// PolicyLocationsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile may be
 	// incomplete: the state file could not be read, the state was too large to be stored, or
 	// PolicyRecordsIncomplete was set in an earlier State and some paths have not been found since.
-	PolicyRecordsIncomplete bool
-	// WriterRefusedUnknownFields reports that there are EnvoyFilters and that the agent that wrote
+	PolicyLocationsIncomplete bool
+	// WriterRefusedUnknownFilterFields reports that there are EnvoyFilters and that the agent that wrote
 	// the State refuses unknown fields in them. Older agents accepted unknown fields.
-	WriterRefusedUnknownFields bool
+	WriterRefusedUnknownFilterFields bool
 	// MeshConfig is the text of the MeshConfig in force. It is empty if the current file, or the
 	// default, is in force.
 	MeshConfig []byte
@@ -53,7 +53,7 @@ type State struct {
 
 // IsEmpty reports whether there is nothing to persist, because everything in force is in the files.
 func (s State) IsEmpty() bool {
-	return !s.WriterRefusedUnknownFields &&
+	return !s.WriterRefusedUnknownFilterFields &&
 		len(s.Objects)+len(s.MeshConfig)+len(s.PolicyFolderInodes)+len(s.PolicyCountsByFile) == 0 &&
 		s.RevertedByOldAgent == nil
 }
@@ -89,9 +89,9 @@ type Record struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       object.Kind `json:"kind"`
 	Namespace  string      `json:"namespace"`
-	// NamesNamespace reports whether the object's metadata has a namespace. It is nil in records of
+	// ExplicitNamespace reports whether the object's metadata has a namespace. It is nil in records of
 	// older agents.
-	NamesNamespace *bool             `json:"named,omitempty"`
+	ExplicitNamespace *bool             `json:"named,omitempty"`
 	Name           string            `json:"name"`
 	Labels         map[string]string `json:"labels,omitempty"`
 	Annotations    map[string]string `json:"annotations,omitempty"`
@@ -117,13 +117,13 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		err = fmt.Errorf("the file has format version %d; supported is %d", in.Version, version)
 	}
 	if err != nil {
-		return State{PolicyRecordsIncomplete: true},
+		return State{PolicyLocationsIncomplete: true},
 			[]error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{MeshConfig: in.Mesh, WriterRefusedUnknownFields: in.Checked,
+	state := State{MeshConfig: in.Mesh, WriterRefusedUnknownFilterFields: in.Checked,
 		MissingPaths:       in.Away,
 		PolicyFolderInodes: in.Folders,
-		PolicyCountsByFile: in.Policies, PolicyRecordsIncomplete: in.Lost}
+		PolicyCountsByFile: in.Policies, PolicyLocationsIncomplete: in.Lost}
 	var wrong []error
 	if in.Lost {
 		wrong = append(wrong,
@@ -184,7 +184,7 @@ func read(path string) ([]byte, error) {
 // empty state removes the file. If the encoded state exceeds maxBytes, Write returns an error and
 // stores only PolicyRecordsIncomplete, and PolicyFolderInodes and PolicyCountsByFile if these fit.
 func Write(path string, state State) error {
-	if state.IsEmpty() && !state.PolicyRecordsIncomplete {
+	if state.IsEmpty() && !state.PolicyLocationsIncomplete {
 		return remove(path)
 	}
 	objects, err := recordsOf(state.Objects)
@@ -192,10 +192,10 @@ func Write(path string, state State) error {
 		return err
 	}
 	out := written{Version: version, Mesh: state.MeshConfig,
-		Checked: state.WriterRefusedUnknownFields,
+		Checked: state.WriterRefusedUnknownFilterFields,
 		Objects: objects,
 		Away:    state.MissingPaths, Folders: state.PolicyFolderInodes,
-		Policies: state.PolicyCountsByFile, Lost: state.PolicyRecordsIncomplete}
+		Policies: state.PolicyCountsByFile, Lost: state.PolicyLocationsIncomplete}
 	if state.RevertedByOldAgent != nil {
 		out.Refused, out.RefusedMesh = state.RevertedByOldAgent.objects, state.RevertedByOldAgent.mesh
 	}
@@ -204,7 +204,7 @@ func Write(path string, state State) error {
 		return fmt.Errorf("write the last good versions: %w", err)
 	}
 	if len(text) > maxBytes {
-		rest := State{PolicyRecordsIncomplete: true}
+		rest := State{PolicyLocationsIncomplete: true}
 		if len(state.Objects)+len(state.MeshConfig) > 0 {
 			rest.PolicyFolderInodes, rest.PolicyCountsByFile = state.PolicyFolderInodes, state.PolicyCountsByFile
 		}
@@ -272,7 +272,7 @@ func recordOf(o *object.Object) (Record, error) {
 	}
 	return Record{File: o.File, Line: o.Line, Index: o.Index, RouteLines: o.RouteLines,
 		APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace,
-		NamesNamespace: new(!o.NamespaceDefaulted), Name: o.Name,
+		ExplicitNamespace: new(!o.NamespaceDefaulted), Name: o.Name,
 		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created,
 		Spec: spec}, nil
 }
@@ -290,8 +290,8 @@ func (r Record) Object(namespace string,
 	// Records of older agents do not contain NamesNamespace. Their objects probably have no
 	// namespace of their own if they are in the default one.
 	defaulted := r.Namespace == namespace
-	if r.NamesNamespace != nil {
-		defaulted = !*r.NamesNamespace
+	if r.ExplicitNamespace != nil {
+		defaulted = !*r.ExplicitNamespace
 	}
 	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name},
 		NamespaceDefaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,

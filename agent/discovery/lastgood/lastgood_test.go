@@ -200,8 +200,8 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
 		}
 		if lost := !strings.Contains(wrong[0].Error(),
-			"not valid any more"); state.PolicyRecordsIncomplete != lost {
-			t.Errorf("%s: lost %v", test.name, state.PolicyRecordsIncomplete)
+			"not valid any more"); state.PolicyLocationsIncomplete != lost {
+			t.Errorf("%s: lost %v", test.name, state.PolicyLocationsIncomplete)
 		}
 	}
 	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.IsEmpty() ||
@@ -231,14 +231,14 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	large := bytes.Repeat([]byte("a"), 16<<20)
 	folders, policies := map[string]uint64{"/mesh.d": 1}, map[string]int{"/mesh.d/a.yaml": 1}
 	for _, test := range []struct{ state, want lastgood.State }{
-		{lastgood.State{MeshConfig: large}, lastgood.State{PolicyRecordsIncomplete: true}},
+		{lastgood.State{MeshConfig: large}, lastgood.State{PolicyLocationsIncomplete: true}},
 		{lastgood.State{MeshConfig: large, PolicyFolderInodes: folders,
 			PolicyCountsByFile: policies},
 			lastgood.State{PolicyFolderInodes: folders, PolicyCountsByFile: policies,
-				PolicyRecordsIncomplete: true}},
+				PolicyLocationsIncomplete: true}},
 		{lastgood.State{PolicyFolderInodes: folders,
 			PolicyCountsByFile: map[string]int{string(large): 1}},
-			lastgood.State{PolicyRecordsIncomplete: true}},
+			lastgood.State{PolicyLocationsIncomplete: true}},
 	} {
 		if err := lastgood.Write(path, test.state); err == nil {
 			t.Error("too large: no error")

@@ -134,11 +134,11 @@ func compare(path string, want, got any) []string {
 	return differences
 }
 
-// ChangedTexts returns the texts of a sequence of changes. The first change moves all objects down
+// MutatedTexts returns the texts of a sequence of changes. The first change moves all objects down
 // by one line, the second one moves them back. The following ones each remove one object and
 // restore the object removed before. At last only the first object is left, and then all objects
 // are restored.
-func (m *Mesh) ChangedTexts() []string {
+func (m *Mesh) MutatedTexts() []string {
 	objects := strings.SplitAfter(m.Text, "\n---\n")
 	without := func(i int) string {
 		i %= len(objects)

@@ -218,7 +218,7 @@ func routing(t *testing.T, r *model.MergedVirtualService) string {
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
 	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before := contentOf(t, m.Mesh, proxy)
-		for i, text := range m.ChangedTexts() {
+		for i, text := range m.MutatedTexts() {
 			touched := m.SetAllowingWarnings(text)
 			after := contentOf(t, m.Mesh, proxy)
 			if diff := cmp.Diff(contentOf(t, m.NewModel(), proxy), after); diff != "" {

@@ -48,9 +48,9 @@ type EnvoyFilter struct {
 // longestVersion is Istio's limit for the length of a regular expression for versions.
 const longestVersion = 1024
 
-// Read parses an EnvoyFilter. If a finding is an error, and not only a field that is unknown to
+// Parse parses an EnvoyFilter. If a finding is an error, and not only a field that is unknown to
 // this program (UnknownField), the EnvoyFilter must not be used.
-func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
+func Parse(o *object.Object) (*EnvoyFilter, []object.Finding) {
 	f := &EnvoyFilter{object: o}
 	var findings []object.Finding
 	for i, in := range o.Spec.(*networking.EnvoyFilter).ConfigPatches {

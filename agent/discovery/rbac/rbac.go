@@ -70,12 +70,12 @@ const (
 func IsConditionKey(key string) bool {
 	return ofPermission(key) || slices.Contains([]string{sourceIP, remoteIP, sourceNamespace,
 		sourceAccount, sourceTrustDomain, sourcePrincipal, requestPrincipal, requestAudiences,
-		requestPresenter}, key) || KeyTakesBracketedName(key)
+		requestPresenter}, key) || IsBracketedConditionKey(key)
 }
 
-// KeyTakesBracketedName reports whether a key contains a name in brackets, such as
+// IsBracketedConditionKey reports whether a key contains a name in brackets, such as
 // request.headers[NAME].
-func KeyTakesBracketedName(key string) bool {
+func IsBracketedConditionKey(key string) bool {
 	return strings.HasPrefix(key, requestHeaders) || strings.HasPrefix(key, requestClaims) ||
 		strings.HasPrefix(key, filterMetadata)
 }

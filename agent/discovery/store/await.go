@@ -32,10 +32,10 @@ func (s *Store) AwaitsMissingPaths() (awaits, appeared bool) {
 	return awaits, appeared
 }
 
-// UnknownPoliciesProblem returns the problem that policies are unknown: a configured path, or one
+// PoliciesIncompleteProblem returns the problem that policies are unknown: a configured path, or one
 // of Options.PolicyFolderInodes, was never completely listed, or a required source has never
 // delivered its complete state. ok is false if there is none.
-func (s *Store) UnknownPoliciesProblem() (p object.Problem, ok bool) {
+func (s *Store) PoliciesIncompleteProblem() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {
 		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {
 			return p, true

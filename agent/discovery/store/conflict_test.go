@@ -149,7 +149,7 @@ func TestConflicts_OfNamespaces(t *testing.T) {
 	if n := len(f.store.Objects("shop")); n != 2 {
 		t.Errorf("in the same namespace: %d objects, want a policy and a denial", n)
 	}
-	f.store.SetNamespace("shop")
+	f.store.SetDefaultNamespace("shop")
 	if n := len(f.store.Objects("shop")); n != 2 || len(f.store.Problems()) != 1 {
 		t.Errorf("after the change: %d objects, problems %v", n, f.problems())
 	}

@@ -58,7 +58,7 @@ func TestDeployments_CloseNothing(t *testing.T) {
 			change(f)
 			for range 2 {
 				f.nextRun(false)
-				if p, closed := f.store.UnknownPoliciesProblem(); closed {
+				if p, closed := f.store.PoliciesIncompleteProblem(); closed {
 					t.Errorf("nothing is served: %s", p)
 				}
 				if all := f.denials(); len(all) > 0 || !f.hasPolicy("x") {

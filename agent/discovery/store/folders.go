@@ -45,10 +45,10 @@ func (s *Store) PolicyFolderInodes() map[string]uint64 {
 	return all
 }
 
-// PolicyRecordsIncomplete reports whether PolicyFolderInodes and PolicyCountsByFile may be
+// PolicyLocationsIncomplete reports whether PolicyFolderInodes and PolicyCountsByFile may be
 // incomplete, because those of an earlier store were lost and not all paths were found since. It is
 // Options.PolicyRecordsIncomplete of the next store.
-func (s *Store) PolicyRecordsIncomplete() bool { return s.options.PolicyRecordsIncomplete }
+func (s *Store) PolicyLocationsIncomplete() bool { return s.options.PolicyLocationsIncomplete }
 
 // countPolicies updates the number of files with policies of a directory after a file has changed
 // from before to next. Both may be nil.
@@ -82,7 +82,7 @@ func (s *Store) expectFolders(inodes map[string]uint64) {
 		}
 	}
 	for _, path := range s.options.Paths {
-		s.suspicious[path] = s.options.PolicyRecordsIncomplete
+		s.suspicious[path] = s.options.PolicyLocationsIncomplete
 	}
 }
 

@@ -49,8 +49,8 @@ func (f *files) bind(name string) (unmount func()) {
 func (f *files) nextRun(lost bool) {
 	f.t.Helper()
 	options := f.store.options
-	options.AwaitPaths, options.PolicyRecordsIncomplete = true, lost ||
-		f.store.PolicyRecordsIncomplete()
+	options.AwaitPaths, options.PolicyLocationsIncomplete = true, lost ||
+		f.store.PolicyLocationsIncomplete()
 	options.LastGood, options.MissingPaths, options.PolicyFolderInodes = f.store.LastGoodObjects(), f.store.MissingPaths(), f.store.PolicyFolderInodes()
 	options.PolicyCountsByFile = f.store.PolicyCountsByFile()
 	if lost {
@@ -63,7 +63,7 @@ func (f *files) nextRun(lost bool) {
 // closedBy compares the reason for which no resources are served with want; "": they are served.
 func (f *files) closedBy(what, want string) {
 	f.t.Helper()
-	p, closed := f.store.UnknownPoliciesProblem()
+	p, closed := f.store.PoliciesIncompleteProblem()
 	if closed != (want != "") || !strings.Contains(p.String(), want) {
 		f.t.Errorf("%s: closed by %q, want %q", what, p, want)
 	}
@@ -287,7 +287,7 @@ func TestFolders_LostBeforeAPathIsFound(t *testing.T) {
 	f.write("empty/empty.yaml", "")
 	f.store.Load()
 	f.closedBy("no directory is empty", "")
-	if f.store.PolicyRecordsIncomplete() {
+	if f.store.PolicyLocationsIncomplete() {
 		t.Error("the directories count as lost, and all are known")
 	}
 }

@@ -47,9 +47,9 @@ func (f *file) atLineOf(o *object.Object, denials []denial) *object.Object {
 	return &moved
 }
 
-// CountMissingLastGood returns the number of last good objects that are not in force, because no
+// CountLastGoodAwaitingFiles returns the number of last good objects that are not in force, because no
 // scan has found their file yet.
-func (s *Store) CountMissingLastGood() int {
+func (s *Store) CountLastGoodAwaitingFiles() int {
 	waiting := 0
 	for path, objects := range s.held {
 		if s.files[path] == nil {

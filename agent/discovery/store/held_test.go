@@ -138,7 +138,7 @@ func TestHeld_WaitsForItsFolder(t *testing.T) {
 	f.again()
 	f.expect("not there yet", f.store.Load())
 	f.expectHeld("of a folder that is not there", "a.yaml a")
-	if n := f.store.CountMissingLastGood(); n != 1 {
+	if n := f.store.CountLastGoodAwaitingFiles(); n != 1 {
 		t.Errorf("%d wait for their folder", n)
 	}
 	if err := os.Rename(away, f.directory); err != nil {
@@ -146,7 +146,7 @@ func TestHeld_WaitsForItsFolder(t *testing.T) {
 	}
 	f.expect("there", f.store.Reload([]string{f.directory}), "a: - → a.test")
 	f.expectHeld("of a folder that is there", "a.yaml a")
-	if n := f.store.CountMissingLastGood(); n != 0 {
+	if n := f.store.CountLastGoodAwaitingFiles(); n != 0 {
 		t.Errorf("%d wait for a folder that is there", n)
 	}
 }

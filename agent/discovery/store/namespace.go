@@ -7,9 +7,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// SetNamespace changes the default namespace. The next Load reads all files again. Problems of
+// SetDefaultNamespace changes the default namespace. The next Load reads all files again. Problems of
 // inputs contain the earlier namespace until their source delivers the inputs again.
-func (s *Store) SetNamespace(namespace string) {
+func (s *Store) SetDefaultNamespace(namespace string) {
 	s.options.Namespace = namespace
 	moved := map[*object.Object]*object.Object{}
 	move := func(all []*object.Object) []*object.Object {

@@ -29,7 +29,7 @@ func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 
-	f.store.SetNamespace("other")
+	f.store.SetDefaultNamespace("other")
 	if got := inForce("other"); got != "other/a ns/b other/c other/d" {
 		t.Errorf("moved: %s", got)
 	}
@@ -56,7 +56,7 @@ func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(f.directory + ".away") })
 	f.store = former
 	f.store.Load()
-	f.store.SetNamespace("third")
+	f.store.SetDefaultNamespace("third")
 	f.store.Load()
 	if got := inForce("third"); got != "third/a ns/b third/c third/d" {
 		t.Errorf("moved while the folder is away: %s", got)
@@ -82,6 +82,6 @@ func TestObjects_OneForEachKey(t *testing.T) {
 				t.Errorf("in %s: %d objects, want %d", namespace, len(got), want)
 			}
 		}
-		f.store.SetNamespace("shop")
+		f.store.SetDefaultNamespace("shop")
 	}
 }

@@ -24,7 +24,7 @@ func (s *Store) guard(path string, f *file) {
 		return
 	}
 	had := s.options.PolicyCountsByFile[path]
-	if s.options.PolicyRecordsIncomplete && s.files[path] == nil {
+	if s.options.PolicyLocationsIncomplete && s.files[path] == nil {
 		had = math.MaxInt32
 	}
 	known, denied := map[object.Key]bool{}, 0

@@ -8,7 +8,7 @@ import (
 
 // open reports whether a policy is no longer in force, and no denial replaces it.
 func (f *files) open(name string) bool {
-	_, closed := f.store.UnknownPoliciesProblem()
+	_, closed := f.store.PoliciesIncompleteProblem()
 	return !closed && !f.hasPolicy(name) && len(f.denials()) == 0
 }
 

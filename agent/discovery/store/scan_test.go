@@ -93,7 +93,7 @@ func TestScan_TooManyEntries(t *testing.T) {
 			}
 		}
 	}
-	if _, unlisted := f.store.UnknownPoliciesProblem(); unlisted {
+	if _, unlisted := f.store.PoliciesIncompleteProblem(); unlisted {
 		t.Error("unlisted at first")
 	}
 	if changes := f.store.Load(); len(changes) > 0 {
@@ -104,12 +104,12 @@ func TestScan_TooManyEntries(t *testing.T) {
 		problems[0].File != f.directory || !strings.Contains(problems[0].Message, "100000") {
 		t.Errorf("problems %v", problems)
 	}
-	if _, unlisted := f.store.UnknownPoliciesProblem(); unlisted {
+	if _, unlisted := f.store.PoliciesIncompleteProblem(); unlisted {
 		t.Error("unlisted although its files were known")
 	}
 	next := New(f.store.options)
 	next.Load()
-	if p, unlisted := next.UnknownPoliciesProblem(); !unlisted || p != problems[0] {
+	if p, unlisted := next.PoliciesIncompleteProblem(); !unlisted || p != problems[0] {
 		t.Errorf("unlisted: %v, %v", unlisted, p)
 	}
 	f.remove("many")

@@ -49,10 +49,10 @@ type Options struct {
 	// known, everything is denied.
 	PolicyCountsByFile map[string]int
 
-	// PolicyRecordsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile could not be
+	// PolicyLocationsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile could not be
 	// read. With AwaitPaths, every directory without files, and every broken file, then counts as
 	// one that may have had policies.
-	PolicyRecordsIncomplete bool
+	PolicyLocationsIncomplete bool
 
 	// LastGood holds the result of LastGoodObjects of an earlier store. Objects without a namespace
 	// are in this store's default namespace.
@@ -192,7 +192,7 @@ func (s *Store) Reload(paths []string) []object.Change {
 	changes := s.apply(slices.Compact(read), gone, readFile)
 	s.holdUnseen(unseen)
 	s.forget()
-	s.options.PolicyRecordsIncomplete = s.options.PolicyRecordsIncomplete && len(s.awaited) > 0
+	s.options.PolicyLocationsIncomplete = s.options.PolicyLocationsIncomplete && len(s.awaited) > 0
 	return changes
 }
 

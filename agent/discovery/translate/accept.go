@@ -69,17 +69,17 @@ func (in InboundListener) mode() model.MutualTLSMode {
 	switch {
 	case in.MutualTLSMode == model.Strict:
 		return model.Strict
-	case in.MutualTLSMode == model.Disable || !in.Identity:
+	case in.MutualTLSMode == model.Disable || !in.HasMeshIdentity:
 		return model.Disable
 	}
 	return model.Permissive
 }
 
-// RefusesAll reports whether the port accepts no connection, because it requires mutual TLS and the
+// RefusesAllConnections reports whether the port accepts no connection, because it requires mutual TLS and the
 // proxy has no identity.
-func (in InboundListener) RefusesAll() bool {
+func (in InboundListener) RefusesAllConnections() bool {
 	return in.MutualTLSMode == model.Strict &&
-		!in.Identity
+		!in.HasMeshIdentity
 }
 
 // match returns the filter chain match for a kind of connections to a port; port 0 matches any.

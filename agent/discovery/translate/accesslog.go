@@ -185,13 +185,13 @@ func failures(cluster string, what logged) *accesslogv3.AccessLog {
 	return log
 }
 
-// ProviderService is the service that Envoy calls for a provider of MeshConfig.
-type ProviderService struct{ Provider, Cluster string }
+// ExtensionProviderCluster is the service that Envoy calls for a provider of MeshConfig.
+type ExtensionProviderCluster struct{ Provider, Cluster string }
 
-// ProviderServices returns the services of all providers that can be used, in the order of
+// ExtensionProviderClusters returns the services of all providers that can be used, in the order of
 // MeshConfig.
-func ProviderServices(w *model.Mesh) []ProviderService {
-	var all []ProviderService
+func ExtensionProviderClusters(w *model.Mesh) []ExtensionProviderCluster {
+	var all []ExtensionProviderCluster
 	for _, p := range w.MeshConfig().Providers {
 		m := p.ProtoReflect()
 		kind := m.WhichOneof(m.Descriptor().Oneofs().ByName("provider"))
@@ -206,7 +206,7 @@ func ProviderServices(w *model.Mesh) []ProviderService {
 			continue
 		}
 		if cluster, _, why := providerCluster(w, of.GetService(), of.GetPort()); why == "" {
-			all = append(all, ProviderService{p.Name, cluster})
+			all = append(all, ExtensionProviderCluster{p.Name, cluster})
 		}
 	}
 	return all

@@ -63,7 +63,7 @@ const (
 // TestAuthorize_EqualsIstio translates the test data of Istio's authorization builder. For each
 // file with policies, the filters must be those that Istio expects.
 func TestAuthorize_EqualsIstio(t *testing.T) {
-	source, err := parts.IstioSource()
+	source, err := parts.IstioSourceDir()
 	if err != nil {
 		t.Fatal(err)
 	}

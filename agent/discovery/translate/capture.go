@@ -146,8 +146,8 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []InboundListener,
 // with its own mode of mutual TLS, and one for all others.
 func undeclared(node model.Node, ports []InboundListener, policy model.EffectivePeerAuthentication,
 	guards SecurityFilters, t *Telemetry) []InboundListener {
-	all := []InboundListener{{Passthrough: true, Protocol: model.AutoProtocol,
-		Identity:      node.Identity,
+	all := []InboundListener{{PortUndeclared: true, Protocol: model.AutoProtocol,
+		HasMeshIdentity:      node.Identity,
 		MutualTLSMode: policy.Default.Mode, SecurityFilters: guards, Telemetry: *t}}
 	for _, port := range slices.Sorted(maps.Keys(policy.Ports)) {
 		if !slices.ContainsFunc(ports, func(in InboundListener) bool { return in.Port == port }) {

@@ -99,14 +99,14 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 		d.options().UpstreamHttpProtocolOptions = options
 	}
 	if in.Mode == networking.ClientTLSSettings_MUTUAL {
-		pair := FileSecret{Certificate: in.ClientCertificate, Key: in.PrivateKey}
+		pair := ConfiguredSecret{Certificate: in.ClientCertificate, Key: in.PrivateKey}
 		if in.CredentialName != "" {
 			pair = pairOf(in.CredentialName, d.mesh)
 		}
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{d.fileSecret(pair)}
 	}
 	if verify {
-		roots := FileSecret{Authorities: in.CaCertificates, RevocationList: in.CaCrl}
+		roots := ConfiguredSecret{Authorities: in.CaCertificates, RevocationList: in.CaCrl}
 		if in.CredentialName != "" {
 			roots = rootsOf(in.CredentialName, d.mesh)
 		} else if roots.Authorities == "" {
@@ -129,7 +129,7 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 
 // fileSecret returns a reference to a secret from files or a credential, and records that the
 // cluster needs it.
-func (d *draft) fileSecret(secret FileSecret) *tlsv3.SdsSecretConfig {
+func (d *draft) fileSecret(secret ConfiguredSecret) *tlsv3.SdsSecretConfig {
 	d.secrets = append(d.secrets, secret)
 	return secretSource(secret)
 }

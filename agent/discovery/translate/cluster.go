@@ -28,7 +28,7 @@ type Clusters struct {
 	Resources []*resource.Resource
 	Problems  []object.Problem
 	// secrets that the clusters refer to, with the DestinationRules that require them
-	Secrets map[FileSecret][]resource.Origin
+	Secrets map[ConfiguredSecret][]resource.Origin
 
 	mesh *mesh.Config
 	node model.Node
@@ -242,12 +242,12 @@ func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 }
 
 // need records that a DestinationRule requires a secret.
-func (out *Clusters) need(secret FileSecret, rule *model.MergedDestinationRule) {
+func (out *Clusters) need(secret ConfiguredSecret, rule *model.MergedDestinationRule) {
 	if _, known := out.Secrets[secret]; known {
 		return
 	}
 	if out.Secrets == nil {
-		out.Secrets = map[FileSecret][]resource.Origin{}
+		out.Secrets = map[ConfiguredSecret][]resource.Origin{}
 	}
 	for _, o := range rule.Objects {
 		out.Secrets[secret] = append(out.Secrets[secret], o.Origin())

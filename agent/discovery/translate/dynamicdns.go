@@ -54,7 +54,7 @@ func DynamicDNSClusters(m *mesh.Config, node model.Node) Clusters {
 	d.applyPool()
 	d.applyTLS(nil, "")
 	d.resolveDynamically()
-	out.Secrets = map[FileSecret][]resource.Origin{}
+	out.Secrets = map[ConfiguredSecret][]resource.Origin{}
 	for _, secret := range d.secrets {
 		// no origins: MeshConfig, which requires the secret, is not an object
 		out.Secrets[secret] = nil

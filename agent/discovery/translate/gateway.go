@@ -23,7 +23,7 @@ type GatewayFilterChain struct {
 	Filters    []*listenerv3.Filter
 	// the chain forwards mutual TLS without terminating it (AUTO_PASSTHROUGH): it matches the
 	// mesh's ALPN protocols, and as with istiod, no policy applies
-	DetectHTTP bool
+	AutoPassthrough bool
 }
 
 // HTTPRouteName returns Istio's name of the route configuration of a plain HTTP port of a gateway:
@@ -77,7 +77,7 @@ func GatewayListener(address string, port uint32, chains []GatewayFilterChain, m
 func (c GatewayFilterChain) translate(statPrefix string, m *mesh.Config, guards SecurityFilters,
 	t *Telemetry, port uint32) (*listenerv3.FilterChain, error) {
 	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(outbound(port), c.Filters...)}
-	if c.DetectHTTP {
+	if c.AutoPassthrough {
 		out.Filters = c.Filters
 	}
 	if c.RouteName != "" {
@@ -94,7 +94,7 @@ func (c GatewayFilterChain) translate(statPrefix string, m *mesh.Config, guards 
 	if len(c.ServerNames) > 0 && !slices.Contains(c.ServerNames, "*") {
 		out.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: c.ServerNames}
 	}
-	if c.DetectHTTP {
+	if c.AutoPassthrough {
 		out.FilterChainMatch.ApplicationProtocols = meshALPN
 	}
 	if c.TLS == nil {

@@ -88,7 +88,7 @@ func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 				text.WriteString(meshtest.ResourceTitle(r) + yaml)
 			}
 		}
-		byName := func(a, b translate.FileSecret) int { return strings.Compare(a.Name(), b.Name()) }
+		byName := func(a, b translate.ConfiguredSecret) int { return strings.Compare(a.Name(), b.Name()) }
 		for _, s := range slices.SortedFunc(maps.Keys(out.Secrets), byName) {
 			text.WriteString("# secret " + s.Name() + meshtest.FormatOrigins(out.Secrets[s]) + "\n")
 		}

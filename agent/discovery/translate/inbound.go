@@ -35,13 +35,13 @@ type InboundListener struct {
 	TLS *networking.ServerTLSSettings
 	// mode of mutual TLS of the mesh; without effect if TLS is set
 	MutualTLSMode   model.MutualTLSMode
-	Identity        bool // the proxy has a certificate of the mesh
+	HasMeshIdentity        bool // the proxy has a certificate of the mesh
 	SecurityFilters SecurityFilters
 	// logs and traces of the port's filters
 	Telemetry Telemetry
-	// Passthrough reports whether no service declares the port. If Port is 0, the InboundListener
+	// PortUndeclared reports whether no service declares the port. If Port is 0, the InboundListener
 	// is for all undeclared ports.
-	Passthrough bool
+	PortUndeclared bool
 	Service     string // host of the service that has the port; "": none
 	SpanName    string // name of the spans of requests; "": SpanName("", 0)
 	Metrics     *Metrics
@@ -127,9 +127,9 @@ func (in InboundListener) ProtocolInsideTLS() model.Protocol {
 // chainName returns Istio's name of a filter chain, which is the name of the port's listener.
 func (in InboundListener) chainName(http bool) string {
 	switch {
-	case in.Passthrough && http:
+	case in.PortUndeclared && http:
 		return virtualInbound + "-catchall-http"
-	case in.Passthrough:
+	case in.PortUndeclared:
 		return virtualInbound
 	}
 	return ListenerName(cmp.Or(in.Bind, anyIPv4), in.Port)
@@ -162,7 +162,7 @@ func (in InboundListener) chains(m *mesh.Config, captured bool) ([]*listenerv3.F
 	if !captured {
 		port = 0
 	}
-	if in.RefusesAll() {
+	if in.RefusesAllConnections() {
 		chain, err := blackHole(&in.Telemetry, in.chainName(false), port)
 		return []*listenerv3.FilterChain{chain}, err
 	}
@@ -207,7 +207,7 @@ func (in InboundListener) stream(a accepted) stream {
 // filters returns the network filters of a filter chain. The last one forwards.
 func (in InboundListener) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, error) {
 	cluster := InboundClusterName(in.Port)
-	if in.Passthrough {
+	if in.PortUndeclared {
 		cluster = InboundPassthroughCluster
 	}
 	if http {
@@ -222,7 +222,7 @@ func (in InboundListener) filters(m *mesh.Config, http bool) ([]*listenerv3.Filt
 // it retries requests that failed because the application had just closed the connection.
 func (in InboundListener) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
 	port, portName, statPrefix := in.Port, in.Name, "inbound_"+in.chainName(true)
-	if in.Passthrough {
+	if in.PortUndeclared {
 		port, portName, statPrefix = 0, "http", cluster
 	}
 	manager := newManager(statPrefix, m, &in.Telemetry)

@@ -22,7 +22,7 @@ type draft struct {
 	policy   policy
 	// decoded HTTP options; nil: Envoy's default, HTTP/1.1 without limits
 	http    *upstreamv3.HttpProtocolOptions
-	secrets []FileSecret // secrets that the cluster refers to
+	secrets []ConfiguredSecret // secrets that the cluster refers to
 	// mutual reports whether connections to an endpoint use automatic mutual TLS; nil: no endpoint
 	// does
 	mutual func(*model.Endpoint) bool

@@ -14,10 +14,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// FileSecret names a certificate with its key, or CA certificates. Envoy reads files itself, so
+// ConfiguredSecret names a certificate with its key, or CA certificates. Envoy reads files itself, so
 // that a renewed certificate changes no listener and keys stay in their files. The agent reads
 // credentials and serves them over SDS, unless Envoy gets them from an SDS server of the host.
-type FileSecret struct {
+type ConfiguredSecret struct {
 	Certificate, Key            string // files of a certificate chain and its key
 	Authorities, RevocationList string // files of CA certificates and an optional CRL
 
@@ -27,17 +27,17 @@ type FileSecret struct {
 
 // pairOf and rootsOf return the secrets of a credential: its certificate with key, and its CA
 // certificates.
-func pairOf(name string, m *mesh.Config) FileSecret {
-	return FileSecret{Credential: credential.KeyPairSecretName(name), Location: m.Credentials}
+func pairOf(name string, m *mesh.Config) ConfiguredSecret {
+	return ConfiguredSecret{Credential: credential.KeyPairSecretName(name), Location: m.Credentials}
 }
 
-func rootsOf(name string, m *mesh.Config) FileSecret {
-	return FileSecret{Credential: credential.RootsSecretName(name), Location: m.Credentials}
+func rootsOf(name string, m *mesh.Config) ConfiguredSecret {
+	return ConfiguredSecret{Credential: credential.RootsSecretName(name), Location: m.Credentials}
 }
 
 // Name returns Istio's name of the secret: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES,
 // kubernetes://NAME or sds://NAME.
-func (s FileSecret) Name() string {
+func (s ConfiguredSecret) Name() string {
 	switch {
 	case s.Credential != "":
 		return s.Credential
@@ -49,12 +49,12 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.RevocationList
 }
 
-// IsFromHostSDSServer reports whether an SDS server of the host has the secret.
-func (s FileSecret) IsFromHostSDSServer() bool { return credential.IsHostSDSSecret(s.Credential) }
+// IsFromExternalSDSServer reports whether an SDS server of the host has the secret.
+func (s ConfiguredSecret) IsFromExternalSDSServer() bool { return credential.IsExternalSDSSecret(s.Credential) }
 
 // CredentialFiles returns the files of a credential; ok is false if the secret is not from a
 // credential, or its files are unknown.
-func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
+func (s ConfiguredSecret) CredentialFiles() (files credential.Files, ok bool) {
 	if s.Credential == "" || s.Location.Folder == "" {
 		return credential.Files{}, false
 	}
@@ -65,9 +65,9 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 // Files returns the files that the secret is read from. For the CA certificates of a credential it
 // includes the folder, because its content determines which file is used. For a secret of the
 // host's SDS server it returns the server's socket.
-func (s FileSecret) Files() []string {
+func (s ConfiguredSecret) Files() []string {
 	switch {
-	case s.IsFromHostSDSServer():
+	case s.IsFromExternalSDSServer():
 		if s.Location.Socket == "" {
 			return nil
 		}
@@ -93,7 +93,7 @@ func (s FileSecret) Files() []string {
 // Resource returns the secret resource that refers to the files. Envoy reads them when it receives
 // a different secret, and when a file is renamed into their directory. So the resource contains a
 // fingerprint of the files' content (0: unknown), and differs whenever the content changes.
-func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource,
+func (s ConfiguredSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource,
 	error) {
 	out := &tlsv3.Secret{Name: s.Name()}
 	if s.Authorities == "" {
@@ -147,12 +147,12 @@ func file(path string) *corev3.DataSource {
 // listener. Incremental SDS lets Envoy notice at once that a credential does not exist; the host's
 // SDS server may not support it. If the host has no SDS server, the agent answers that the
 // credential does not exist.
-func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
+func secretSource(s ConfiguredSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {
 		out := secret(s.Credential)
 		api := out.SdsConfig.GetApiConfigSource()
-		if s.IsFromHostSDSServer() && s.Location.Socket != "" {
-			api.GrpcServices[0].GetEnvoyGrpc().ClusterName = credential.HostSDSClusterName
+		if s.IsFromExternalSDSServer() && s.Location.Socket != "" {
+			api.GrpcServices[0].GetEnvoyGrpc().ClusterName = credential.ExternalSDSClusterName
 			return out
 		}
 		api.ApiType = corev3.ApiConfigSource_DELTA_GRPC

@@ -25,7 +25,7 @@ func IsTLSPassthrough(in *networking.ServerTLSSettings) bool {
 
 // ServerSecrets returns the secrets of a gateway's server; none for modes that forward TLS, and for
 // ISTIO_MUTUAL.
-func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
+func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []ConfiguredSecret {
 	if IsTLSPassthrough(in) || UsesMeshIdentity(in) {
 		return nil
 	}
@@ -38,8 +38,8 @@ func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecre
 
 // serverCertificates returns the certificates of a gateway's server. As in Istio, credentials have
 // precedence over files.
-func serverCertificates(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
-	var secrets []FileSecret
+func serverCertificates(in *networking.ServerTLSSettings, m *mesh.Config) []ConfiguredSecret {
+	var secrets []ConfiguredSecret
 	for _, name := range credentialNames(in) {
 		secrets = append(secrets, pairOf(name, m))
 	}
@@ -47,10 +47,10 @@ func serverCertificates(in *networking.ServerTLSSettings, m *mesh.Config) []File
 	case len(secrets) > 0:
 		return secrets
 	case len(in.TlsCertificates) == 0:
-		return []FileSecret{{Certificate: in.ServerCertificate, Key: in.PrivateKey}}
+		return []ConfiguredSecret{{Certificate: in.ServerCertificate, Key: in.PrivateKey}}
 	}
 	for _, pair := range in.TlsCertificates {
-		secrets = append(secrets, FileSecret{Certificate: pair.ServerCertificate,
+		secrets = append(secrets, ConfiguredSecret{Certificate: pair.ServerCertificate,
 			Key: pair.PrivateKey})
 	}
 	return secrets
@@ -64,15 +64,15 @@ func credentialNames(in *networking.ServerTLSSettings) []string {
 	return in.CredentialNames
 }
 
-func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) FileSecret {
+func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) ConfiguredSecret {
 	if names := credentialNames(in); len(names) > 0 {
 		// the host's SDS server serves the CA certificates under this name
-		if credential.IsHostSDSSecret(in.CaCertCredentialName) {
+		if credential.IsExternalSDSSecret(in.CaCertCredentialName) {
 			return pairOf(in.CaCertCredentialName, m)
 		}
 		return rootsOf(cmp.Or(in.CaCertCredentialName, names[0]), m)
 	}
-	return FileSecret{Authorities: in.CaCertificates, RevocationList: in.CaCrl}
+	return ConfiguredSecret{Authorities: in.CaCertificates, RevocationList: in.CaCrl}
 }
 
 // requestsClientCertificate reports whether a gateway's server requests client certificates.

@@ -195,7 +195,7 @@ func (c *checker) condition(field string, when *security.Condition, custom bool)
 		c.fail(field+".key", fmt.Sprintf("there is no attribute %q", key),
 			"write one of Istio's reference of authorization policy conditions")
 		return
-	case rbac.KeyTakesBracketedName(key):
+	case rbac.IsBracketedConditionKey(key):
 		c.named(field+".key", key)
 	}
 	if custom && (whichCustomLacks[strings.TrimPrefix(key, "source.")+"s"] ||

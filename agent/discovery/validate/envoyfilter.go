@@ -34,7 +34,7 @@ func (c *checker) envoyFilter(o *object.Object, f *networking.EnvoyFilter) {
 		sound = c.configPatch(fmt.Sprintf("configPatches[%d]", i), p) && sound
 	}
 	if sound {
-		_, findings := patch.Read(o)
+		_, findings := patch.Parse(o)
 		c.findings = append(c.findings, findings...)
 	}
 }

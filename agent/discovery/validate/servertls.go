@@ -140,8 +140,8 @@ func (c *checker) credential(field, name string) {
 	if name == "" {
 		return
 	}
-	if credential.IsHostSDSSecret(name) {
-		if err := credential.CheckHostSDSSecretName(name); err != nil {
+	if credential.IsExternalSDSSecret(name) {
+		if err := credential.CheckExternalSDSSecretName(name); err != nil {
 			c.fail(field, err.Error(), "write the name of a secret of [identity] credentials_sds")
 		}
 		return

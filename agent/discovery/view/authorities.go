@@ -12,7 +12,7 @@ func (v *ProxyView) authorities() {
 		return
 	}
 	v.published = v.world.MeshConfig()
-	config, err := translate.ProxyConfig(v.published)
+	config, err := translate.TrustedCAsProxyConfig(v.published)
 	if err != nil { // never happens, because meshfile has validated the certificates
 		v.report("authorities",
 			[]object.Problem{{Field: "caCertificates", Severity: condition.Error,

@@ -71,7 +71,7 @@ func (c *connections) addAuto(a *autoPassthrough) error {
 				return err
 			}
 			c.chains = append(c.chains, translate.GatewayFilterChain{Name: route.ServerNames[0],
-				Filters: filters, ServerNames: route.ServerNames, DetectHTTP: true})
+				Filters: filters, ServerNames: route.ServerNames, AutoPassthrough: true})
 			c.origin(route)
 		}
 	}

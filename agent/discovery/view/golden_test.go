@@ -70,7 +70,7 @@ func content(t *testing.T, v *view.ProxyView, detailed bool) string {
 		text.WriteString("# " + unit + ":\n" + meshtest.FormatProblems(problems[unit]))
 	}
 	var secrets []string
-	v.FileSecrets(func(s translate.FileSecret, origins []resource.Origin) {
+	v.ConfiguredSecrets(func(s translate.ConfiguredSecret, origins []resource.Origin) {
 		secrets = append(secrets, "# secret "+s.Name()+meshtest.FormatOrigins(origins)+"\n")
 	})
 	slices.Sort(secrets)
@@ -99,7 +99,7 @@ func TestView_ChangesEqualNewView(t *testing.T) {
 		cache := view.NewCache()
 		v := viewOf(t, m, proxy, cache)
 		v.Update(m.EverythingChanged())
-		for i, text := range m.ChangedTexts() {
+		for i, text := range m.MutatedTexts() {
 			touched := m.SetAllowingWarnings(text)
 			cache.Drop(touched)
 			v.Update(touched)
@@ -114,7 +114,7 @@ func TestView_ChangesEqualNewView(t *testing.T) {
 
 func viewOf(t *testing.T, m *meshtest.Mesh, proxy model.Node, cache *view.Cache) *view.ProxyView {
 	t.Helper()
-	look := func(secrets []translate.FileSecret) []view.SecretFiles {
+	look := func(secrets []translate.ConfiguredSecret) []view.SecretFiles {
 		return make([]view.SecretFiles, len(secrets))
 	}
 	v, err := view.New(m.Mesh, proxy, cache, look)

@@ -177,7 +177,7 @@ func (in inbound) make(v *ProxyView, scope *model.SidecarScope) {
 	metrics := v.metrics(model.ServerMode)
 	var captured []translate.InboundListener
 	var origins []resource.Origin
-	wanted := map[translate.FileSecret][]resource.Origin{}
+	wanted := map[translate.ConfiguredSecret][]resource.Origin{}
 	publish := func(d inboundPort, r *resource.Resource, err error) bool {
 		if err != nil {
 			problems = append(problems,
@@ -199,7 +199,7 @@ func (in inbound) make(v *ProxyView, scope *model.SidecarScope) {
 		d.SecurityFilters, d.Metrics, d.Service = v.guards.SecurityFilters, metrics, d.host
 		d.Telemetry = v.telemetry.server
 		problems = append(problems, found...)
-		if d.RefusesAll() && d.Bind != "" {
+		if d.RefusesAllConnections() && d.Bind != "" {
 			v.closed[resource.Key{Type: resource.ListenerType,
 				Name: translate.ListenerName(d.Bind, d.Port)}] = true
 			continue // the port has no listener

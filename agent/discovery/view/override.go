@@ -57,14 +57,14 @@ func (v *ProxyView) beginEra(set *patch.Set) {
 // earlier returns the set of patches of a refused resource's last accepted version, nil if it is
 // not known.
 func (v *ProxyView) earlier(key resource.Key, of *resource.RefusedVersion) *patch.Set {
-	if of.Sequence == 0 {
+	if of.LastAcceptedSequence == 0 {
 		return nil
 	}
-	if former, ok := v.patches.former[key]; ok && of.Sequence <= former.since {
+	if former, ok := v.patches.former[key]; ok && of.LastAcceptedSequence <= former.since {
 		return former.set
 	}
 	for _, e := range slices.Backward(v.patches.eras) {
-		if e.since <= of.Sequence {
+		if e.since <= of.LastAcceptedSequence {
 			return e.set
 		}
 	}

@@ -152,7 +152,7 @@ func (c *Cache) filters(objects []*object.Object) []*patch.EnvoyFilter {
 	filters := make([]*patch.EnvoyFilter, len(objects))
 	for i, o := range objects {
 		if c.byFilter[o] == nil {
-			c.byFilter[o], _ = patch.Read(o) // validation has already reported the findings
+			c.byFilter[o], _ = patch.Parse(o) // validation has already reported the findings
 		}
 		filters[i] = c.byFilter[o]
 	}

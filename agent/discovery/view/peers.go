@@ -18,7 +18,7 @@ import (
 func (d *inboundPort) authenticate(peers model.EffectivePeerAuthentication,
 	node model.Node) (model.MutualTLSSetting, []object.Problem) {
 	mode := peers.PortMode(d.Port)
-	d.peer, d.MutualTLSMode, d.Identity = mode, mode.Mode, node.Identity
+	d.peer, d.MutualTLSMode, d.HasMeshIdentity = mode, mode.Mode, node.Identity
 	var problems []object.Problem
 	if d.TLS != nil && mode.Object != nil && mode.Mode != model.Disable {
 		problems = append(problems, d.object.Warning(d.field+".tls",
@@ -27,7 +27,7 @@ func (d *inboundPort) authenticate(peers model.EffectivePeerAuthentication,
 			fmt.Sprintf("set DISABLE for port %d in its portLevelMtls", d.Port)))
 		d.Protocol, d.TLS = d.ProtocolInsideTLS(), nil
 	}
-	if d.RefusesAll() {
+	if d.RefusesAllConnections() {
 		problems = append(problems, mode.Object.NewProblem(object.Finding{Field: mode.Field,
 			Severity: condition.Error,
 			Message: fmt.Sprintf("port %d accepts no connections: STRICT needs a certificate of "+
@@ -67,11 +67,11 @@ func (v *ProxyView) ExposedPortProblems(listening []netip.AddrPort) []object.Pro
 	return problems
 }
 
-// StrictPorts returns a function that, for a TCP port of the proxy's host, reports whether mutual
+// StrictMTLSPorts returns a function that, for a TCP port of the proxy's host, reports whether mutual
 // TLS is required (strict), by which object (policy), and whether the port is one of the proxy
 // (ownPort): of its Sidecar's ingress, or of a service with an endpoint on the host. It returns nil
 // if no port requires mutual TLS.
-func (v *ProxyView) StrictPorts() func(port uint16) (policy resource.Origin, strict, ownPort bool) {
+func (v *ProxyView) StrictMTLSPorts() func(port uint16) (policy resource.Origin, strict, ownPort bool) {
 	s, ok := v.kind.(*sidecar)
 	if !ok || s.scope == nil {
 		return nil

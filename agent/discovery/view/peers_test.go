@@ -90,11 +90,11 @@ func TestStrict(t *testing.T) {
 		Labels: map[string]string{"app": "a"}, Addresses: []string{"10.8.0.1"}}
 	m, touched := meshtest.New(t, ingress)
 	v := newView(t, m, node)
-	if v.StrictPorts() != nil {
+	if v.StrictMTLSPorts() != nil {
 		t.Error("a view without an update requires mutual TLS")
 	}
 	v.Update(touched)
-	strict := v.StrictPorts()
+	strict := v.StrictMTLSPorts()
 	if strict == nil {
 		t.Fatal("mutual TLS is required of no port")
 	}
@@ -108,15 +108,15 @@ func TestStrict(t *testing.T) {
 		}
 	}
 	v.Update(m.Set(strings.ReplaceAll(ingress, "STRICT", "PERMISSIVE")))
-	if v.StrictPorts() != nil {
+	if v.StrictMTLSPorts() != nil {
 		t.Error("mutual TLS is still required")
 	}
 	v.Update(m.Set(strings.ReplaceAll(strings.ReplaceAll(ingress, "STRICT", "PERMISSIVE"), "UNSET",
 		"STRICT")))
-	if _, got, own := v.StrictPorts()(9001); !got || own {
+	if _, got, own := v.StrictMTLSPorts()(9001); !got || own {
 		t.Errorf("strict for all: port 9001 strict %t, own %t", got, own)
 	}
-	if other := newView(t, m, router); other.StrictPorts() != nil {
+	if other := newView(t, m, router); other.StrictMTLSPorts() != nil {
 		t.Error("a router requires mutual TLS")
 	}
 }

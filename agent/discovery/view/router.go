@@ -115,8 +115,8 @@ func (r *router) route(s server, before map[string]*gatewayRoutes) {
 }
 
 // fileSecrets returns the secrets of all servers that have a listener.
-func (r *router) fileSecrets(m *mesh.Config) map[translate.FileSecret][]resource.Origin {
-	wanted := map[translate.FileSecret][]resource.Origin{}
+func (r *router) fileSecrets(m *mesh.Config) map[translate.ConfiguredSecret][]resource.Origin {
+	wanted := map[translate.ConfiguredSecret][]resource.Origin{}
 	for _, l := range r.listeners {
 		for _, s := range l.servers {
 			if s.class() != model.TLS {

@@ -16,14 +16,14 @@ import (
 type secrets struct {
 	inspect InspectSecrets
 	// origins by secret and by the unit that needs it
-	users map[translate.FileSecret]map[string][]resource.Origin
-	needs map[string][]translate.FileSecret
+	users map[translate.ConfiguredSecret]map[string][]resource.Origin
+	needs map[string][]translate.ConfiguredSecret
 	// secrets that must be published again, because their users or files have changed
-	dirty map[translate.FileSecret]struct{}
+	dirty map[translate.ConfiguredSecret]struct{}
 }
 
 // InspectSecrets returns the state of the files of each secret, in the same order.
-type InspectSecrets func([]translate.FileSecret) []SecretFiles
+type InspectSecrets func([]translate.ConfiguredSecret) []SecretFiles
 
 // SecretFiles describes the files of a secret.
 type SecretFiles struct {
@@ -34,13 +34,13 @@ type SecretFiles struct {
 }
 
 func newSecrets(inspect InspectSecrets) secrets {
-	return secrets{inspect: inspect, users: map[translate.FileSecret]map[string][]resource.Origin{},
-		needs: map[string][]translate.FileSecret{},
-		dirty: map[translate.FileSecret]struct{}{}}
+	return secrets{inspect: inspect, users: map[translate.ConfiguredSecret]map[string][]resource.Origin{},
+		needs: map[string][]translate.ConfiguredSecret{},
+		dirty: map[translate.ConfiguredSecret]struct{}{}}
 }
 
 // need replaces the secrets that a unit needs.
-func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.Origin) {
+func (s *secrets) need(unit string, wanted map[translate.ConfiguredSecret][]resource.Origin) {
 	for _, secret := range s.needs[unit] {
 		if _, still := wanted[secret]; !still {
 			delete(s.users[secret], unit)
@@ -75,7 +75,7 @@ func (s *secrets) reread(files map[string]bool) {
 // publish publishes changed secrets that a unit needs, and withdraws those that no unit needs any
 // more.
 func (s *secrets) publish(v *ProxyView) {
-	var needed []translate.FileSecret
+	var needed []translate.ConfiguredSecret
 	for secret := range s.dirty {
 		if len(s.users[secret]) > 0 {
 			needed = append(needed, secret)
@@ -108,13 +108,13 @@ func (s *secrets) publish(v *ProxyView) {
 		if err != nil {
 			report("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
 		}
-		if secret.IsFromHostSDSServer() && secret.Location.Socket == "" {
+		if secret.IsFromExternalSDSServer() && secret.Location.Socket == "" {
 			report(secret.Credential+" is of an SDS server of the host, and none is configured: "+
 				"connections fail", "set [identity] credentials_sds of the agent to the server's socket; "+
 				"outrider-discoveryd has no such credentials")
 		}
 		for _, path := range found[i].Missing {
-			if secret.IsFromHostSDSServer() {
+			if secret.IsFromExternalSDSServer() {
 				report(path+" does not exist: Envoy keeps the credentials that it has from there; "+
 					"without them, connections fail",
 					"start the SDS server, or correct [identity] credentials_sds")
@@ -140,7 +140,7 @@ func (s *secrets) publish(v *ProxyView) {
 }
 
 // origins returns the objects that need a secret, sorted by position.
-func (s *secrets) origins(secret translate.FileSecret) []resource.Origin {
+func (s *secrets) origins(secret translate.ConfiguredSecret) []resource.Origin {
 	var origins []resource.Origin
 	for _, from := range s.users[secret] {
 		origins = append(origins, from...)

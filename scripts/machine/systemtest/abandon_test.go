@@ -82,7 +82,7 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	began := time.Now()
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
 	took := time.Since(began)
-	peak, err := strconv.Atoi(strings.Fields(h.ProcessStatus(keeper, "VmHWM"))[0])
+	peak, err := strconv.Atoi(strings.Fields(h.ProcessStatusField(keeper, "VmHWM"))[0])
 	if err != nil {
 		t.Fatal(err)
 	}

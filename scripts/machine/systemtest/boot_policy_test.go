@@ -73,14 +73,14 @@ func (h *Host) staysClosed() {
 	for name, text := range policies {
 		h.WriteText("/etc/outrider/mesh.d/"+name+".yaml", text)
 	}
-	h.Script(askClosed)
+	h.RunScript(askClosed)
 	h.MustRun(h.t, "systemctl", "start", "outrider.service")
 	const want = "403 401 000 200"
 	closed := func(when string) {
 		h.t.Helper()
 		var rounds []string
 		h.Eventually(time.Minute, when+": requests are answered with "+want, func() bool {
-			rounds = strings.Split(h.Script("cat /run/asked 2>/dev/null || true"), "\n")
+			rounds = strings.Split(h.RunScript("cat /run/asked 2>/dev/null || true"), "\n")
 			return len(rounds) > 2 && strings.TrimSpace(rounds[len(rounds)-2]) == want
 		})
 		for _, round := range rounds[:len(rounds)-1] {
@@ -99,7 +99,7 @@ func (h *Host) staysClosed() {
 			"spec: {unknown: true, ", 1))
 	}
 	reported := func() bool {
-		check := h.Script("outrider mesh check 2>&1 || true")
+		check := h.RunScript("outrider mesh check 2>&1 || true")
 		for name := range policies {
 			if !strings.Contains(check, "/etc/outrider/mesh.d/"+name+".yaml:") {
 				return false
@@ -108,7 +108,7 @@ func (h *Host) staysClosed() {
 		return true
 	}
 	h.Eventually(time.Minute, "the broken policies are reported", reported)
-	h.Script("rm /run/asked")
+	h.RunScript("rm /run/asked")
 	closed("after the edit")
 	if err := h.Reboot(h.t.Context()); err != nil {
 		h.t.Fatal(err)

@@ -81,7 +81,7 @@ func TestBoot(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "disable", "--now", "alone.service")
 	h.MustRun(t, "systemctl", "enable", "outrider.service")
-	h.Script("systemctl stop outrider.service; systemctl reset-failed")
+	h.RunScript("systemctl stop outrider.service; systemctl reset-failed")
 	h.staysClosed()
 }
 

@@ -57,7 +57,7 @@ const users = "root nobody outrider" // an administrator (root) and two users wh
 func TestBus_EveryoneMayRead(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
-	h.Script("getent group nobody >/dev/null || groupadd nobody")
+	h.RunScript("getent group nobody >/dev/null || groupadd nobody")
 	live := h.LiveEpoch()
 	epoch := fmt.Sprintf("%s/epoch/%d", busObject, live.Number)
 	for user := range strings.FieldsSeq(users) {
@@ -84,7 +84,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 		for object, kind := range map[string]string{busObject: busManager, epoch: busEpoch} {
 			// The agent serves each member of the installed interface file.
 			installed := h.MustAs(user, "introspect", "--xml-interface", busName, object)
-			for _, member := range strings.Fields(h.Script("grep -oE '<(method|signal|property) " +
+			for _, member := range strings.Fields(h.RunScript("grep -oE '<(method|signal|property) " +
 				"name=\"[A-Za-z]+\"' " + busInterface + "/" + kind + ".xml | cut -d'\"' -f2")) {
 				if !strings.Contains(installed, `name="`+member+`"`) {
 					t.Errorf("as %s: %s has no %s", user, kind, member)
@@ -99,7 +99,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 	// An agent instance has its own bus name with the same objects.
 	h.WriteText("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002,
 		16003, "web-1"))
-	h.Script("mkdir -p /etc/outrider/web-1.mesh.d")
+	h.RunScript("mkdir -p /etc/outrider/web-1.mesh.d")
 	h.MustRun(t, "systemctl", "start", "outrider@web-1.service")
 	const instance = busName + ".Instance._web_2d1"
 	h.OnBus(instance)
@@ -151,7 +151,7 @@ var changing = []struct {
 func TestBus_AdministratorsMayChange(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
-	h.Script("getent group nobody >/dev/null || groupadd nobody")
+	h.RunScript("getent group nobody >/dev/null || groupadd nobody")
 	call := func(user, interactive string, arguments []string) (string, error) {
 		return h.As(user, append([]string{"--allow-interactive-authorization=" + interactive,
 			"call", busName}, arguments...)...)
@@ -182,7 +182,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	h.WriteText("/etc/polkit-1/rules.d/10-test.rules", `polkit.addRule(function (action, subject) {
 	if (action.id == "org.outrider.agent1.drain" && subject.user == "nobody") return polkit.Result.YES;
 });`)
-	h.Script("chmod 755 /etc/polkit-1/rules.d; systemctl restart polkit.service")
+	h.RunScript("chmod 755 /etc/polkit-1/rules.d; systemctl restart polkit.service")
 	for _, c := range changing[4:6] {
 		if out, err := call("nobody", "no", c.arguments); err != nil {
 			t.Errorf("%v is not allowed by the rule: %s", c.arguments, out)
@@ -190,7 +190,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	}
 	// Undrain has restored the service, which must also work after the drain time.
 	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); {
-		if got := h.HTTPStatus(); got != "200" || !h.Status().Ready {
+		if got := h.EnvoyHTTPStatus(); got != "200" || !h.Status().Ready {
 			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
 		}
 	}
@@ -199,7 +199,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	}
 
 	// Without polkit, only root may call the changing methods.
-	h.Script("systemctl mask --now polkit.service; rm -f /etc/polkit-1/rules.d/10-test.rules")
+	h.RunScript("systemctl mask --now polkit.service; rm -f /etc/polkit-1/rules.d/10-test.rules")
 	denied("nobody", map[string]string{"no": "not authorised"})
 	for _, c := range changing {
 		if c.action == "abort" {
@@ -212,7 +212,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		}
 	}
 	h.Eventually(time.Minute, "another Envoy stands in for the aborted one",
-		func() bool { return h.HTTPStatus() == "200" && h.Status().Ready })
+		func() bool { return h.EnvoyHTTPStatus() == "200" && h.Status().Ready })
 	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log,
 		"refused a request over D-Bus method=Abort") ||
 		!strings.Contains(log, "request over D-Bus method=Abort") {
@@ -259,10 +259,10 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 func TestBus_WithDbusBroker(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, packages(t, "dbus-broker")+":/opt/dbus-broker")
-	h.Script("cp -a /opt/dbus-broker/. /; getent group nobody >/dev/null || groupadd nobody")
-	h.Script("install -m 0644 /opt/dbus-broker/usr/lib/systemd/system/dbus-broker.service " +
+	h.RunScript("cp -a /opt/dbus-broker/. /; getent group nobody >/dev/null || groupadd nobody")
+	h.RunScript("install -m 0644 /opt/dbus-broker/usr/lib/systemd/system/dbus-broker.service " +
 		"/etc/systemd/system/dbus-broker.service")
-	h.Script("systemctl stop dbus.service; ln -sf dbus-broker.service " +
+	h.RunScript("systemctl stop dbus.service; ln -sf dbus-broker.service " +
 		"/etc/systemd/system/dbus.service; systemctl daemon-reload; systemctl start dbus.service")
 	h.Eventually(time.Minute, "dbus-broker runs",
 		func() bool { return len(h.ProcessIDs("dbus-broker")) > 0 })

@@ -39,11 +39,11 @@ var brokenValues = []string{
 func TestCanary_FoundNowhere(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Script("getent group nobody >/dev/null || groupadd nobody")
+	h.RunScript("getent group nobody >/dev/null || groupadd nobody")
 	h.WriteText("/opt/patterns", canaryText+"\n"+canaryNumber+"\n")
 	plant := func(name, text string) {
 		h.WriteText("/etc/outrider/conf.d/"+name, text)
-		h.Script("chgrp outrider /etc/outrider/conf.d/" + name +
+		h.RunScript("chgrp outrider /etc/outrider/conf.d/" + name +
 			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
 	// files for the keys of [health]: only one probe may be configured at a time
@@ -70,7 +70,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 		h.collect(fmt.Sprintf("probe-%d", n))
 	}
 
-	h.Script("rm /etc/outrider/conf.d/*")
+	h.RunScript("rm /etc/outrider/conf.d/*")
 	h.MustRun(t, "outrider", "reload")
 	for n, value := range brokenValues {
 		for i, key := range config.SecretKeys() {
@@ -86,15 +86,15 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	}
 	h.collect("failed")
 	h.MustRun(t, "journalctl", "--sync")
-	h.Script("journalctl --no-pager -o export >/opt/out/journal; cp /opt/bus.log /opt/out/")
+	h.RunScript("journalctl --no-pager -o export >/opt/out/journal; cp /opt/bus.log /opt/out/")
 
 	// The collected output must be complete, or the search would prove nothing.
 	for _, want := range []string{"bus.log", "valid/server_info", "valid/config_dump",
 		"valid/report"} {
-		h.Script("[ $(wc -c </opt/out/" + want + ") -gt 500 ]")
+		h.RunScript("[ $(wc -c </opt/out/" + want + ") -gt 500 ]")
 	}
-	h.Script("grep -q 'is not TOML' /opt/out/broken-0/reload")
-	if found := h.Script(
+	h.RunScript("grep -q 'is not TOML' /opt/out/broken-0/reload")
+	if found := h.RunScript(
 		"grep -a -r -F -f /opt/patterns /opt/out | cut -c1-300 || true"); found != "" {
 		t.Errorf("found:\n%s", found)
 	}

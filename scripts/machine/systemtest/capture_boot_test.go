@@ -34,7 +34,7 @@ systemctl enable outside.service outrider.service`
 func TestCapture_Boot(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Script(atBoot)
+	h.RunScript(atBoot)
 	h.WriteText("/etc/outrider/conf.d/capture.toml", interception+"fail = \"closed\"\n")
 	boot := func(wantCalled string) {
 		t.Helper()
@@ -43,25 +43,25 @@ func TestCapture_Boot(t *testing.T) {
 		}
 		h.startBackend()
 		h.Eventually(time.Minute, "the boot is over", func() bool {
-			return h.Script("systemctl is-system-running || true") != "starting"
+			return h.RunScript("systemctl is-system-running || true") != "starting"
 		})
-		if got := h.Script("cat /var/called"); got != wantCalled {
+		if got := h.RunScript("cat /var/called"); got != wantCalled {
 			t.Errorf("the call before the agent: %s, want %s", got, wantCalled)
 		}
-		if log := h.Script("journalctl -b -q --no-pager | grep -i 'ordering cycle' || true"); log != "" {
+		if log := h.RunScript("journalctl -b -q --no-pager | grep -i 'ordering cycle' || true"); log != "" {
 			t.Error(log)
 		}
 	}
 	works := func(when string) {
 		t.Helper()
-		if got := h.Script("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/" +
+		if got := h.RunScript("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/" +
 			" || true"); got != "200" {
 			t.Errorf("%s: %q", when, got)
 		}
 	}
 	nothingLeft := func(when string) {
 		t.Helper()
-		if left := h.Script("nft list ruleset"); left != "" {
+		if left := h.RunScript("nft list ruleset"); left != "" {
 			t.Errorf("%s: left: %s", when, left)
 		}
 		works(when)
@@ -69,7 +69,7 @@ func TestCapture_Boot(t *testing.T) {
 	boot("200")
 	h.captureIs("on")
 
-	h.Script("systemctl enable outrider-capture-early.service")
+	h.RunScript("systemctl enable outrider-capture-early.service")
 	boot("000 exit 7")
 	h.captureIs("on")
 	works("captured")
@@ -78,27 +78,27 @@ func TestCapture_Boot(t *testing.T) {
 		t.Errorf("the network may start %v after systemd, the early unit ends %v after it", network,
 			early)
 	}
-	if mounts := h.Script("systemctl show -P RequiresMountsFor outrider-cleanup.service " +
+	if mounts := h.RunScript("systemctl show -P RequiresMountsFor outrider-cleanup.service " +
 		"outrider-capture.service outrider-capture-early.service"); strings.Contains(mounts, "/var") {
 		t.Errorf("a /var on the network would wait for itself: %s", mounts)
 	}
-	h.Script("systemctl stop outrider")
+	h.RunScript("systemctl stop outrider")
 	nothingLeft("stopped")
 
-	h.Script("rm /usr/local/bin/envoy")
+	h.RunScript("rm /usr/local/bin/envoy")
 	boot("000 exit 7")
 	const fix = "outrider cleanup --stop"
 	if log := h.Journal("-b", "-u", "outrider-capture-early.service"); !strings.Contains(log, fix) {
 		t.Errorf("the journal does not say how to lift the refusal:\n%s", log)
 	}
-	h.Script(fix)
+	h.RunScript(fix)
 	nothingLeft("cleaned up")
 
-	h.Script("systemctl disable outrider; ln -s /opt/envoy/envoy /usr/local/bin/envoy")
+	h.RunScript("systemctl disable outrider; ln -s /opt/envoy/envoy /usr/local/bin/envoy")
 	boot("200")
 	nothingLeft("with a disabled agent")
 
-	h.Script("systemctl enable outrider")
+	h.RunScript("systemctl enable outrider")
 	h.WriteText("/etc/outrider/conf.d/broken.toml", "[capture\n")
 	boot("200")
 	for _, unit := range []string{"outrider.service", "outrider-capture-early.service"} {

@@ -14,7 +14,7 @@ import (
 func (h *Host) captureIs(want string) {
 	h.t.Helper()
 	h.Eventually(time.Minute, "capture is "+want, func() bool {
-		return strings.HasPrefix(h.Script("outrider capture show || true"), "capture is "+want)
+		return strings.HasPrefix(h.RunScript("outrider capture show || true"), "capture is "+want)
 	})
 }
 
@@ -23,13 +23,13 @@ func (h *Host) captureIs(want string) {
 func (h *Host) killHelper(then func()) time.Duration {
 	h.t.Helper()
 	helper := h.MainPID("outrider-capture")
-	h.Script("systemctl kill -s KILL outrider-capture.service")
+	h.RunScript("systemctl kill -s KILL outrider-capture.service")
 	began := time.Now()
 	then()
 	h.Eventually(time.Minute, "the rules are back", func() bool {
 		now := h.MainPID("outrider-capture")
 		return now != helper && now != 0 &&
-			strings.Contains(h.Script("nft list table inet outrider || true"), "redirect to")
+			strings.Contains(h.RunScript("nft list table inet outrider || true"), "redirect to")
 	})
 	return time.Since(began)
 }
@@ -48,9 +48,9 @@ func rounds(n int) int {
 func TestCapture_LosesNoRequest(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
-	h.Script(outside)
+	h.RunScript(outside)
 	h.WriteText("/etc/outrider/conf.d/capture.toml", interception)
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	h.captureIs("on")
 	var loads []*Load
 	for _, host := range []string{"web.test", "outside.test"} {
@@ -67,14 +67,14 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 	}
 	step := func(name, script string, n int) {
 		for range n {
-			do(name, func() { h.Script(script) })
+			do(name, func() { h.RunScript(script) })
 		}
 	}
 	do("package upgrade", func() {
 		helper := h.MainPID("outrider-capture")
 		h.installPackage(newVersion)
 		h.Eventually(time.Minute, "the helper has replaced itself in place", func() bool {
-			return h.Script(fmt.Sprintf("readlink /proc/%d/exe || true", helper)) ==
+			return h.RunScript(fmt.Sprintf("readlink /proc/%d/exe || true", helper)) ==
 				"/usr/libexec/outrider/outrider-capture"
 		})
 	})
@@ -96,8 +96,8 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 			t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 		}
 	}
-	h.Script("systemctl stop outrider")
-	if left := h.Script("nft list ruleset"); left != "" {
+	h.RunScript("systemctl stop outrider")
+	if left := h.RunScript("nft list ruleset"); left != "" {
 		t.Errorf("left: %s", left)
 	}
 }
@@ -106,12 +106,12 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 // bypass Envoy.
 func TestCapture_EnvoyKilled(t *testing.T) {
 	h := NewHost(t)
-	h.Script(outside)
+	h.RunScript(outside)
 	h.WriteText("/etc/outrider/conf.d/capture.toml", interception+
 		"[envoy]\nrestart_backoff_max = \"1s\"\nrestart_limit = 100\n")
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	call := func() bool {
-		return h.Script("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"+
+		return h.RunScript("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"+
 			" || true") == "200"
 	}
 	kill := func() { // waits until Envoy has exited, because an exiting Envoy may still respond
@@ -129,12 +129,12 @@ func TestCapture_EnvoyKilled(t *testing.T) {
 		t.Logf("the outside answers %v after the kill of Envoy", time.Since(began))
 	}
 	h.captureIs("on")
-	h.Script("mount --bind /bin/false /opt/envoy/envoy")
+	h.RunScript("mount --bind /bin/false /opt/envoy/envoy")
 	kill()
 	began := time.Now()
 	h.Eventually(time.Minute, "the outside answers without Envoy", call)
 	t.Logf("the outside answers %v after the kill of an Envoy that cannot start", time.Since(began))
 	h.captureIs("withdrawn")
-	h.Script("umount /opt/envoy/envoy")
+	h.RunScript("umount /opt/envoy/envoy")
 	h.captureIs("on")
 }

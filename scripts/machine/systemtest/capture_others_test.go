@@ -61,7 +61,7 @@ var published = map[string]string{"docker": "8080", "podman": "8081"}
 // captured returns the number of connections that the rules of a configuration key have captured.
 func (h *Host) captured(key string) int {
 	h.t.Helper()
-	n, err := strconv.Atoi(h.Script("outrider capture show | awk '$1 == \"" + key +
+	n, err := strconv.Atoi(h.RunScript("outrider capture show | awk '$1 == \"" + key +
 		"\" {n += $2} END {print n + 0}'"))
 	if err != nil {
 		h.t.Fatal(err)
@@ -78,7 +78,7 @@ func (h *Host) answers(server string, fromFar bool, address string) {
 		call = "ip netns exec far " + call
 	}
 	h.Eventually(time.Minute, server+" answers on "+address, func() bool {
-		return strings.HasPrefix(h.Script(call), server+" answers")
+		return strings.HasPrefix(h.RunScript(call), server+" answers")
 	})
 }
 
@@ -108,13 +108,13 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 	h := newHost(t, machine.Options{BindMounts: []string{packages(t,
 		"firewalls") + ":/opt/firewalls"},
 		AllowedSystemCalls: []string{"@keyring", "bpf"}}) // system calls that containers need
-	h.Script(outside)
-	h.Script(installOthers)
+	h.RunScript(outside)
+	h.RunScript(installOthers)
 	h.WriteText("/etc/outrider/conf.d/capture.toml", "[capture]\nmode = \"redirect\"\n"+
 		"inbound_ports = [\"*\"]\nfail = \"closed\"\n")
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	h.captureIs("on")
-	h.Script(startServers)
+	h.RunScript(startServers)
 	load := h.StartLoad(standard()/2, "-http", "198.51.100.9:80", "-http2", "", "-tcp", "", "-host",
 		"outside.test")
 	step := func(script string, n int, servers ...string) {
@@ -122,7 +122,7 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 		for range n {
 			load.Mark(script)
 			t.Log(script)
-			h.Script("set -e; " + script)
+			h.RunScript("set -e; " + script)
 			h.reaches(servers...)
 			outbound := h.captured("capture.outbound_cidrs")
 			inbound := h.captured("capture.inbound_ports")
@@ -134,7 +134,7 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 			}
 			if h.captured("capture.outbound_cidrs") == outbound ||
 				h.captured("capture.inbound_ports") == inbound {
-				t.Errorf("%s: not captured:\n%s", script, h.Script("outrider capture show"))
+				t.Errorf("%s: not captured:\n%s", script, h.RunScript("outrider capture show"))
 			}
 			h.captureIs("on")
 		}
@@ -148,7 +148,7 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 	step(reloadPodman, often, "docker", "podman")
 	step("nft flush ruleset", 1)
 
-	h.Script("firewall-offline-cmd --add-forward-port=port=9200:proto=tcp:toport=9100")
+	h.RunScript("firewall-offline-cmd --add-forward-port=port=9200:proto=tcp:toport=9100")
 	step("systemctl start firewalld.service; firewall-cmd --state; "+restartDocker+"; "+reloadPodman,
 		1, "docker", "podman")
 	for _, reload := range []string{"firewall-cmd --reload", "firewall-cmd --complete-reload"} {
@@ -170,16 +170,16 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
-	h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
+	h.RunScript("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
 	h.Eventually(time.Minute, "connections are refused without Envoy", func() bool {
-		return strings.Contains(h.Script("curl -s -m 2 http://198.51.100.9/ || echo exit $?"), "exit 7")
+		return strings.Contains(h.RunScript("curl -s -m 2 http://198.51.100.9/ || echo exit $?"), "exit 7")
 	})
 	for server, port := range published {
 		h.answers(server, true, "198.51.100.1:"+port)
 	}
 	h.answers("host", true, "198.51.100.1:22")
-	h.Script("systemctl kill -s CONT outrider.service; systemctl stop outrider")
-	if left := h.Script("nft list tables"); strings.Contains(left, "outrider") {
+	h.RunScript("systemctl kill -s CONT outrider.service; systemctl stop outrider")
+	if left := h.RunScript("nft list tables"); strings.Contains(left, "outrider") {
 		t.Errorf("left: %s", left)
 	}
 }

@@ -31,39 +31,39 @@ systemd-run --quiet --unit=far --property=NetworkNamespacePath=/run/netns/far \
 func TestCapture(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Script(outside)
+	h.RunScript(outside)
 	h.WriteText("/etc/outrider/conf.d/capture.toml", interception)
 	const call = "curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"
 	works := func(when string) {
 		t.Helper()
-		if got := h.Script(call + " || true"); got != "200" {
+		if got := h.RunScript(call + " || true"); got != "200" {
 			t.Errorf("%s: %q", when, got)
 		}
 	}
 	state := func(want string) {
 		t.Helper()
 		h.Eventually(time.Minute, "capture is "+want, func() bool {
-			return strings.HasPrefix(h.Script("outrider capture show || true"), "capture is "+want)
+			return strings.HasPrefix(h.RunScript("outrider capture show || true"), "capture is "+want)
 		})
 	}
 	rules := func() bool {
-		return strings.Contains(h.Script("nft list table inet outrider || true"), "redirect to")
+		return strings.Contains(h.RunScript("nft list table inet outrider || true"), "redirect to")
 	}
 	h.Eventually(time.Minute, "the outside answers", func() bool {
-		return h.Script(call+" || true") == "200"
+		return h.RunScript(call+" || true") == "200"
 	})
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	state("on")
 	works("captured")
-	packets := h.Script(`outrider capture show | awk '$1 == "capture.outbound_cidrs" {print $2}'`)
+	packets := h.RunScript(`outrider capture show | awk '$1 == "capture.outbound_cidrs" {print $2}'`)
 	if strings.TrimSpace(packets) == "0" || packets == "" {
-		t.Errorf("%q connections were captured:\n%s", packets, h.Script("outrider capture show"))
+		t.Errorf("%q connections were captured:\n%s", packets, h.RunScript("outrider capture show"))
 	}
-	if got := h.Script("outrider capture explain 198.51.100.9:80"); !strings.HasPrefix(got,
+	if got := h.RunScript("outrider capture explain 198.51.100.9:80"); !strings.HasPrefix(got,
 		"captured: goes to Envoy's port 15001 (capture.outbound_cidrs)") {
 		t.Errorf("explained as %s", got)
 	}
-	if got := h.Script("busctl get-property org.outrider.Agent1 /org/outrider/Agent1 " +
+	if got := h.RunScript("busctl get-property org.outrider.Agent1 /org/outrider/Agent1 " +
 		"org.outrider.Agent1.Manager Capture"); strings.TrimSpace(got) != `s "on"` {
 		t.Errorf("the property is %s", got)
 	}
@@ -72,7 +72,7 @@ func TestCapture(t *testing.T) {
 		for _, disturbance := range []string{"nft flush ruleset", "systemctl restart outrider",
 			"outrider reload", "systemctl kill -s KILL outrider.service",
 			"systemctl reload outrider-capture.service"} {
-			h.Script(disturbance)
+			h.RunScript(disturbance)
 			if !rules() {
 				t.Errorf("%s: the rules are gone", disturbance)
 			}
@@ -84,11 +84,11 @@ func TestCapture(t *testing.T) {
 		h.WriteText("/etc/outrider/conf.d/limit.toml",
 			"[capture]\nmax_connections = 2\ninbound_ports = [9101]\n")
 		// `outrider reload` returns when the epoch with max_connections is live.
-		h.Script("systemd-run --quiet --unit=near /opt/programs/backend -tcp 198.51.100.1:9101; " +
+		h.RunScript("systemd-run --quiet --unit=near /opt/programs/backend -tcp 198.51.100.1:9101; " +
 			"systemctl restart outrider && outrider reload")
 		state("on")
 		served := func(host, address string) string {
-			return strings.TrimSpace(h.Script(host + ` bash <<'END'
+			return strings.TrimSpace(h.RunScript(host + ` bash <<'END'
 for i in 1 2 3 4 5 6; do
 	exec {fd}<>/dev/tcp/` + address + `
 	echo x >&$fd && read -t 5 -u $fd && served=$((served + 1))
@@ -109,7 +109,7 @@ END
 			}
 			return n == "4" || n == "3"
 		})
-		h.Script("systemctl stop near; rm /etc/outrider/conf.d/limit.toml; systemctl restart outrider")
+		h.RunScript("systemctl stop near; rm /etc/outrider/conf.d/limit.toml; systemctl restart outrider")
 		state("on")
 		works("without the limit")
 	})
@@ -122,143 +122,143 @@ END
 	})
 	t.Run("a helper that hangs is replaced", func(t *testing.T) {
 		const pid = "systemctl show -P MainPID outrider-capture.service"
-		was := h.Script(pid)
-		h.Script("systemctl kill -s STOP outrider-capture.service")
+		was := h.RunScript(pid)
+		h.RunScript("systemctl kill -s STOP outrider-capture.service")
 		h.Eventually(time.Minute, "another helper has the rules", func() bool {
-			now := strings.TrimSpace(h.Script(pid))
+			now := strings.TrimSpace(h.RunScript(pid))
 			return now != strings.TrimSpace(was) && now != "0" && rules()
 		})
 		state("on")
 		works("replaced")
 	})
 	t.Run("Envoy that is gone cuts nothing off", func(t *testing.T) {
-		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
+		h.RunScript("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
 		began := time.Now()
 		h.Eventually(time.Minute, "the outside answers", func() bool {
-			return h.Script(call+" || true") == "200"
+			return h.RunScript(call+" || true") == "200"
 		})
 		t.Logf("direct %v after the kill", time.Since(began))
-		h.Script("systemctl kill -s CONT outrider.service")
+		h.RunScript("systemctl kill -s CONT outrider.service")
 		state("on")
 		works("again")
 	})
 	t.Run("all processes killed", func(t *testing.T) {
-		h.Script("systemctl kill -s KILL outrider.service outrider-envoy.service " +
+		h.RunScript("systemctl kill -s KILL outrider.service outrider-envoy.service " +
 			"outrider-capture.service")
 		began := time.Now()
 		h.Eventually(time.Minute, "the outside answers", func() bool {
-			return h.Script(call+" || true") == "200"
+			return h.RunScript(call+" || true") == "200"
 		})
 		t.Logf("direct %v after the kill", time.Since(began))
 		state("on")
 		works("again")
 	})
 	t.Run("stop leaves nothing", func(t *testing.T) {
-		h.Script("systemctl stop outrider")
-		if left := h.Script("nft list ruleset"); left != "" {
+		h.RunScript("systemctl stop outrider")
+		if left := h.RunScript("nft list ruleset"); left != "" {
 			t.Errorf("left: %s", left)
 		}
 		works("stopped")
-		if got := h.Script("systemctl is-active outrider-capture.service || true"); got == "active" {
+		if got := h.RunScript("systemctl is-active outrider-capture.service || true"); got == "active" {
 			t.Error("outrider-capture still runs")
 		}
 	})
 	t.Run("a broken configuration captures nothing", func(t *testing.T) {
 		h.WriteText("/etc/outrider/conf.d/broken.toml", "[capture\n")
-		h.Script("if systemctl start outrider; then exit 1; fi; systemctl stop outrider; " +
+		h.RunScript("if systemctl start outrider; then exit 1; fi; systemctl stop outrider; " +
 			"rm /etc/outrider/conf.d/broken.toml; systemctl reset-failed outrider")
-		if left := h.Script("nft list ruleset"); left != "" {
+		if left := h.RunScript("nft list ruleset"); left != "" {
 			t.Errorf("left: %s", left)
 		}
 		works("not started")
 	})
 	t.Run("closed", func(t *testing.T) {
 		h.WriteText("/etc/outrider/conf.d/closed.toml", "[capture]\nfail = \"closed\"\n")
-		h.Script("systemctl start outrider")
+		h.RunScript("systemctl start outrider")
 		state("on")
 		works("closed, while Envoy serves")
-		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
+		h.RunScript("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
 		h.Eventually(time.Minute, "connections are refused", func() bool {
 			// curl's exit code for a refused connection
-			return strings.Contains(h.Script(call+" || echo exit $?"), "exit 7")
+			return strings.Contains(h.RunScript(call+" || echo exit $?"), "exit 7")
 		})
-		h.Script("systemctl kill -s CONT outrider.service")
+		h.RunScript("systemctl kill -s CONT outrider.service")
 		h.Eventually(time.Minute, "the outside answers again", func() bool {
-			return h.Script(call+" || true") == "200"
+			return h.RunScript(call+" || true") == "200"
 		})
 		state("on")
 		h.WriteText("/etc/outrider/conf.d/broken.toml", "[capture\n")
-		h.Script("! systemctl restart outrider")
+		h.RunScript("! systemctl restart outrider")
 		works("closed, after a restart that failed")
 		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log,
 			`"outrider cleanup --stop" ends this`) {
 			t.Errorf("the journal does not say how to lift it:\n%s", log)
 		}
-		h.Script("rm /etc/outrider/conf.d/broken.toml; outrider cleanup --stop")
+		h.RunScript("rm /etc/outrider/conf.d/broken.toml; outrider cleanup --stop")
 		works("stopped")
-		if left := h.Script("nft list ruleset"); left != "" {
+		if left := h.RunScript("nft list ruleset"); left != "" {
 			t.Errorf("left: %s", left)
 		}
 	})
 	t.Run("a first start is a trial", func(t *testing.T) {
 		h.WriteText("/etc/outrider/conf.d/closed.toml", "[capture]\ntrial = \"5s\"\n")
-		h.Script("systemctl start outrider")
+		h.RunScript("systemctl start outrider")
 		state("trial until ")
 		state("withdrawn: the trial ended")
-		h.Script("systemctl restart outrider")
+		h.RunScript("systemctl restart outrider")
 		state("withdrawn: the trial ended")
 		works("after the trial")
-		h.Script("systemctl stop outrider; systemctl start outrider")
+		h.RunScript("systemctl stop outrider; systemctl start outrider")
 		state("trial until ")
-		h.Script("outrider capture confirm")
+		h.RunScript("outrider capture confirm")
 		state("on")
-		h.Script("systemctl stop outrider")
+		h.RunScript("systemctl stop outrider")
 	})
 	t.Run("units", func(t *testing.T) {
-		h.Script("rm /etc/outrider/conf.d/closed.toml")
+		h.RunScript("rm /etc/outrider/conf.d/closed.toml")
 		h.WriteText("/etc/outrider/conf.d/units.toml", "[capture]\nunits = [\"client.service\"]\n")
-		h.Script("systemctl start outrider")
+		h.RunScript("systemctl start outrider")
 		state("on")
 		captured := func() string {
-			return strings.TrimSpace(h.Script(
+			return strings.TrimSpace(h.RunScript(
 				`outrider capture show | awk '$1 == "capture.units" {print $2}'`))
 		}
 		works("another unit")
 		if got := captured(); got != "" && got != "0" {
 			t.Errorf("%s connections of other units were captured", got)
 		}
-		h.Script("systemd-run --quiet --wait --unit=client sh -c 'sleep 0.1; " +
+		h.RunScript("systemd-run --quiet --wait --unit=client sh -c 'sleep 0.1; " +
 			"curl -sf -o /dev/null http://198.51.100.9/; outrider capture show >/tmp/shown'")
-		if got := strings.TrimSpace(h.Script(
+		if got := strings.TrimSpace(h.RunScript(
 			`awk '$1 == "capture.units" {n += $2} END {print n}' /tmp/shown`)); got != "1" {
-			t.Errorf("%s connections of the unit were captured: %s", got, h.Script("cat /tmp/shown"))
+			t.Errorf("%s connections of the unit were captured: %s", got, h.RunScript("cat /tmp/shown"))
 		}
-		if got := h.Script("outrider capture explain 198.51.100.9:80 --unit client.service"); !strings.
+		if got := h.RunScript("outrider capture explain 198.51.100.9:80 --unit client.service"); !strings.
 			HasPrefix(got, "captured: goes to Envoy's port 15001 (capture.units)") {
 			t.Errorf("explained as %s", got)
 		}
 	})
 	t.Run("tproxy keeps the client's address", func(t *testing.T) {
-		h.Script("systemctl stop outrider outrider-envoy.service; rm /etc/outrider/conf.d/units.toml")
+		h.RunScript("systemctl stop outrider outrider-envoy.service; rm /etc/outrider/conf.d/units.toml")
 		h.WriteText("/etc/outrider/conf.d/tproxy.toml", "[capture]\nmode = \"tproxy\"\n"+
 			"inbound_ports = [9100]\n")
-		h.Script(`install -D -m 0644 /opt/packaging/systemd/tproxy.conf \
+		h.RunScript(`install -D -m 0644 /opt/packaging/systemd/tproxy.conf \
 	/etc/systemd/system/outrider-envoy.service.d/tproxy.conf
 systemctl daemon-reload
 systemctl start outrider
 systemd-run --quiet --unit=here /opt/programs/backend -http 127.0.0.1:9101 -tcp 198.51.100.1:9100`)
 		state("on")
 		works("outbound with tproxy")
-		h.Script(`systemd-run --quiet --unit=caller --property=NetworkNamespacePath=/run/netns/far \
+		h.RunScript(`systemd-run --quiet --unit=caller --property=NetworkNamespacePath=/run/netns/far \
 	bash -c 'exec 3<>/dev/tcp/198.51.100.1/9100; echo hello >&3; read -r answer <&3; sleep 600'`)
 		h.Eventually(time.Minute, "the application sees the client's address", func() bool {
-			peers := h.Script("ss -Htnp state established 'sport = :9100'")
+			peers := h.RunScript("ss -Htnp state established 'sport = :9100'")
 			// connections of Envoy and of the application, both with the client's address
 			return strings.Count(peers, " 198.51.100.9:") == 2 &&
 				strings.Contains(peers, `"envoy"`) && strings.Contains(peers, `"backend"`)
 		})
-		h.Script("systemctl stop caller outrider")
-		if left := h.Script("nft list ruleset; ip rule show fwmark 1337; ip route show table all |" +
+		h.RunScript("systemctl stop caller outrider")
+		if left := h.RunScript("nft list ruleset; ip rule show fwmark 1337; ip route show table all |" +
 			" grep 133 || true"); left != "" {
 			t.Errorf("left: %s", left)
 		}

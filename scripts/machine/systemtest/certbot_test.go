@@ -73,7 +73,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 			t.Errorf("the example does not say %q", command)
 		}
 	}
-	h.Script(`cp -r /opt/packaging/examples/certbot/* /etc/outrider/ && rm /etc/outrider/mesh.d/web.yaml
+	h.RunScript(`cp -r /opt/packaging/examples/certbot/* /etc/outrider/ && rm /etc/outrider/mesh.d/web.yaml
 		echo "127.0.0.1 localhost www.example.com" >/etc/hosts
 		systemd-run --quiet --unit=app /opt/programs/backend -http 127.0.0.1:3000 -tcp 127.0.0.1:3001
 		systemd-run --quiet --unit=acme -E PEBBLE_VA_NOSLEEP=1 -E PEBBLE_WFE_NONCEREJECT=0 \
@@ -85,7 +85,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 		return strings.TrimSpace(out)
 	}
 	serial := func() string {
-		return h.Script(`openssl s_client -connect 127.0.0.1:443 -servername www.example.com </dev/null ` +
+		return h.RunScript(`openssl s_client -connect 127.0.0.1:443 -servername www.example.com </dev/null ` +
 			`2>/dev/null | openssl x509 -noout -serial -issuer`)
 	}
 	h.Eventually(time.Minute, "the proxy is ready and the authority listens", func() bool {
@@ -100,13 +100,13 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	}
 	const here = ` -n --agree-tos --register-unsafely-without-email --server https://localhost:14000/dir`
 	const trust = `REQUESTS_CA_BUNDLE=/opt/acme/root.crt `
-	h.Script(trust + obtain + here)
+	h.RunScript(trust + obtain + here)
 	h.Eventually(time.Minute, "the certificate is presented", func() bool { return curl() == "200" })
 	first := serial()
 	if !strings.Contains(first, "Pebble") {
 		t.Errorf("presented: %s", first)
 	}
-	if got := h.Script(`stat -c '%U %G %a %n' /etc/outrider/credentials/www.example.com/* ` +
+	if got := h.RunScript(`stat -c '%U %G %a %n' /etc/outrider/credentials/www.example.com/* ` +
 		`/etc/letsencrypt/live /etc/letsencrypt/archive`); got != ""+
 		"outrider root 400 /etc/outrider/credentials/www.example.com/tls.crt\n"+
 		"outrider root 400 /etc/outrider/credentials/www.example.com/tls.key\n"+
@@ -115,15 +115,15 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	}
 
 	// The deploy hook now also makes copies for Envoy. Requests are sent during the renewal.
-	h.Script(`mkdir /etc/outrider/tls && touch /etc/outrider/tls/www.example.com.crt
+	h.RunScript(`mkdir /etc/outrider/tls && touch /etc/outrider/tls/www.example.com.crt
 		rm -f /run/end; systemd-run --quiet --unit=load sh -c 'while [ ! -e /run/end ]; do ` +
 		strings.ReplaceAll(https, `'%{http_code}'`, `"%{http_code}\n"`) + ` || echo failed; done >/run/codes'`)
-	h.Script(trust + renew + " --no-random-sleep-on-renew")
+	h.RunScript(trust + renew + " --no-random-sleep-on-renew")
 	h.Eventually(time.Minute, "the renewed certificate is presented", func() bool {
 		return serial() != first
 	})
-	h.Script("touch /run/end; while systemctl -q is-active load; do sleep 0.1; done")
-	codes := strings.Fields(h.Script("cat /run/codes"))
+	h.RunScript("touch /run/end; while systemctl -q is-active load; do sleep 0.1; done")
+	codes := strings.Fields(h.RunScript("cat /run/codes"))
 	for _, code := range codes {
 		if code != "200" {
 			t.Errorf("a request was answered %s", code)
@@ -133,7 +133,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 		t.Error("no requests during the renewal")
 	}
 	t.Logf("%d requests during the renewal", len(codes))
-	if got := h.Script(`stat -c '%U %a' /etc/outrider/tls/*`); got !=
+	if got := h.RunScript(`stat -c '%U %a' /etc/outrider/tls/*`); got !=
 		"outrider-envoy 400\noutrider-envoy 400" {
 		t.Errorf("rights of Envoy's copies: %s", got)
 	}
@@ -156,7 +156,7 @@ func linkedToClosedFolder(h *Host) {
 		"/etc/letsencrypt/live; replace the link by a copy, also after each change: install -o outrider " +
 		"-m 400 /etc/letsencrypt/live/www.example.com/fullchain.pem " +
 		"/etc/outrider/credentials/www.example.com/tls.crt (\"outrider example show certbot\""
-	h.Script(`cd /etc/outrider/credentials/www.example.com
+	h.RunScript(`cd /etc/outrider/credentials/www.example.com
 		ln -sf /etc/letsencrypt/live/www.example.com/fullchain.pem tls.crt
 		ln -sf /etc/letsencrypt/live/www.example.com/privkey.pem tls.key`)
 	for _, command := range []string{"outrider mesh check", "outrider certs",
@@ -166,7 +166,7 @@ func linkedToClosedFolder(h *Host) {
 			return strings.Contains(out, closed)
 		})
 	}
-	h.Script(`install -o outrider -m 400 /etc/letsencrypt/live/www.example.com/fullchain.pem \
+	h.RunScript(`install -o outrider -m 400 /etc/letsencrypt/live/www.example.com/fullchain.pem \
 		/etc/outrider/credentials/www.example.com/tls.crt
 		install -o outrider -m 400 /etc/letsencrypt/live/www.example.com/privkey.pem \
 		/etc/outrider/credentials/www.example.com/tls.key`)

@@ -67,7 +67,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	}
 	h.WriteText("/etc/outrider/conf.d/node.toml",
 		"[node]\ntype = \"router\"\nlabels = { app = \"edge\" }\n")
-	h.Script("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=edge -days 2 -keyout " +
+	h.RunScript("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=edge -days 2 -keyout " +
 		"/etc/outrider/no.key -out /etc/outrider/no.crt 2>/dev/null; chmod 644 " +
 		"/etc/outrider/no.crt; chmod 600 /etc/outrider/no.key")
 	h.MustRun(t, "outrider", "reload")
@@ -83,7 +83,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 		}
 	}
 	h.keepsCertificate()
-	h.Script("rm /etc/outrider/no.key")
+	h.RunScript("rm /etc/outrider/no.key")
 	for _, command := range []string{"outrider mesh check",
 		"outrider mesh check /etc/outrider/mesh.d"} {
 		if out, _ := h.Run(t.Context(), "sh", "-c", command); !strings.Contains(out,
@@ -107,10 +107,10 @@ func (h *Host) keepsCertificate() {
 		return err == nil
 	}
 	_, fix, _ := strings.Cut(unreadable, ": ")
-	h.Script(fix)
+	h.RunScript(fix)
 	h.Eventually(time.Minute, "Envoy shows its certificate after the cure", shown)
 	before := h.LiveEpoch().PID
-	h.Script("chown root /etc/outrider/no.key; chmod 600 /etc/outrider/no.key")
+	h.RunScript("chown root /etc/outrider/no.key; chmod 600 /etc/outrider/no.key")
 	out, err := h.Run(h.t.Context(), "outrider", "reload")
 	if err == nil ||
 		!strings.Contains(out, "/etc/outrider/mesh.d/edge.yaml:1: Gateway default/edge: ") ||
@@ -123,7 +123,7 @@ func (h *Host) keepsCertificate() {
 	if now := h.LiveEpoch().PID; now != before || !shown() {
 		h.t.Errorf("process %d serves, before it was %d; certificate shown: %v", now, before, shown())
 	}
-	h.Script(fix + "; outrider reload")
+	h.RunScript(fix + "; outrider reload")
 	if !shown() {
 		h.t.Error("the next epoch shows no certificate")
 	}
@@ -165,7 +165,7 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
 			"envoy.binary: no executable Envoy found", false},
 	} {
-		h.Script(c.script)
+		h.RunScript(c.script)
 		out, err := h.Run(t.Context(), "outrider", "config", "check")
 		if (err == nil) != c.starts || !strings.Contains(out, c.says) {
 			t.Errorf("%s: the check: %v %s", c.name, err, out)
@@ -173,18 +173,18 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 		if out, err := h.Run(t.Context(), "systemctl", "start", "outrider.service"); (err == nil) != c.starts {
 			t.Errorf("%s: the start: %v %s", c.name, err, out)
 		}
-		h.Script("systemctl stop outrider.service; systemctl reset-failed; " + c.undo)
+		h.RunScript("systemctl stop outrider.service; systemctl reset-failed; " + c.undo)
 	}
 	// An agent would wait at its start for a missing folder of mesh files. The check reports it.
-	h.Script("printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml")
+	h.RunScript("printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml")
 	out, err := h.Run(t.Context(), "outrider", "config", "check")
 	if err != nil || !strings.Contains(out, "warning: /etc/outrider/conf.d/x.toml:2:1: "+
 		"discovery.files: /etc/outrider/none.d does not exist") {
 		t.Errorf("a folder of the mesh that is missing: %v %s", err, out)
 	}
-	h.Script("rm /etc/outrider/conf.d/x.toml")
+	h.RunScript("rm /etc/outrider/conf.d/x.toml")
 	// A check of an instance's file includes the drop-ins of the instance.
-	h.Script("mkdir /etc/outrider/web.conf.d; echo 'x = 1' >/etc/outrider/web.conf.d/x.toml; " +
+	h.RunScript("mkdir /etc/outrider/web.conf.d; echo 'x = 1' >/etc/outrider/web.conf.d/x.toml; " +
 		"install -g outrider -m 0640 /dev/null /etc/outrider/web.toml")
 	out, err = h.Run(t.Context(), "outrider", "config", "check", "/etc/outrider/web.toml")
 	if err == nil || !strings.Contains(out, "/etc/outrider/web.conf.d/x.toml:1:1: x: ") {

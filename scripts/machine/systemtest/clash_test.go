@@ -15,7 +15,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	at := func(name string, port, prometheus int) {
 		h.WriteText("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1,
 			port+2, prometheus, name))
-		h.Script("chgrp outrider /etc/outrider/" + name + ".toml; chmod 0640 /etc/outrider/" +
+		h.RunScript("chgrp outrider /etc/outrider/" + name + ".toml; chmod 0640 /etc/outrider/" +
 			name + ".toml; mkdir -p /etc/outrider/" + name + ".mesh.d")
 	}
 	refused := func(unit, sentence string) {
@@ -84,7 +84,7 @@ func TestInstances_PortConflict(t *testing.T) {
 		}
 		if name == "a" {
 			h.Eventually(time.Minute, "Envoy listens",
-				func() bool { return h.HTTPStatus() == "200" })
+				func() bool { return h.EnvoyHTTPStatus() == "200" })
 			if shared() {
 				t.Error("the first one shares its port")
 			}
@@ -123,7 +123,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	for port := range ports {
 		h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger-"+port, "-p", "User=nobody",
 			programs+"/backend", "-http", "127.0.0.1:"+port, "-tcp", "")
-		h.Script("until curl -s -o /dev/null http://127.0.0.1:" + port + "/; do :; done")
+		h.RunScript("until curl -s -o /dev/null http://127.0.0.1:" + port + "/; do :; done")
 	}
 	h.MustRun(t, "systemctl", "start", "--no-block", "outrider@b.service")
 	says := func(port string) string {

@@ -82,10 +82,10 @@ func keyForms(t *testing.T, text string) (line, expression, digits string) {
 func TestSecrecy_KeysOfDiscoverydAreNowhere(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, filepath.Dir(parts.BuildProgram(t, "outrider-discoveryd"))+":/opt/discoveryd")
-	h.Script(installDiscoveryd)
+	h.RunScript(installDiscoveryd)
 	// The agent authenticates with the token to obtain its first certificate, and with that
 	// certificate for xDS.
-	h.Script("outrider join localhost --token /srv/web.token --ca /etc/outrider/ca/root.pem")
+	h.RunScript("outrider join localhost --token /srv/web.token --ca /etc/outrider/ca/root.pem")
 	h.MustServe()
 	h.Eventually(time.Minute, "the page knows the host, its agent and the end of its certificate",
 		func() bool {
@@ -110,26 +110,26 @@ printf 'GET /hosts.json HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3; cat <&3`)
 		}
 	}
 	// Collect what another user can read on the pages and in /proc.
-	h.Script(`for page in / /hosts /services /problems /status.json /hosts.json /metrics /ready /debug/list \
+	h.RunScript(`for page in / /hosts /services /problems /status.json /hosts.json /metrics /ready /debug/list \
 	/debug/config /debug/connections /debug/syncz /debug/pushes /debug/registry; do
 	runuser -u nobody -- bash -c "exec 3<>/dev/tcp/127.0.0.1/15014
 		printf 'GET $page HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3; cat <&3; echo" >>/run/pages.log
 done
 runuser -u nobody -- sh -c 'cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null' >/run/proc.log || true`)
-	if pages := h.Script("grep -ac '^HTTP/1.0 200 OK' /run/pages.log"); pages != "14" {
+	if pages := h.RunScript("grep -ac '^HTTP/1.0 200 OK' /run/pages.log"); pages != "14" {
 		t.Errorf("%s pages of 14 were served", pages)
 	}
 	h.MustRun(t, "kill", "-s", "ABRT", fmt.Sprint(pid))
 	h.Eventually(time.Minute, "another process serves", func() bool {
 		next := h.MainPID("outrider-discoveryd.service")
 		return next != pid && next != 0 &&
-			h.Script("systemctl is-active outrider-discoveryd || true") == "active"
+			h.RunScript("systemctl is-active outrider-discoveryd || true") == "active"
 	})
-	h.Script("journalctl --sync; journalctl -a >/run/journal.log")
-	if issued := h.Script("grep -c 'issued certificate' /run/journal.log || true"); issued == "0" {
+	h.RunScript("journalctl --sync; journalctl -a >/run/journal.log")
+	if issued := h.RunScript("grep -c 'issued certificate' /run/journal.log || true"); issued == "0" {
 		t.Error("no certificate was issued")
 	}
-	if cores := h.Script("find / -maxdepth 1 -name 'core*'; find /var /run /tmp -name 'core*' " +
+	if cores := h.RunScript("find / -maxdepth 1 -name 'core*'; find /var /run /tmp -name 'core*' " +
 		"-type f -newer /etc/outrider/join.pub; ls /var/lib/systemd/coredump 2>/dev/null || true"); cores !=
 		"" {
 		t.Errorf("core files: %s", cores)
@@ -139,11 +139,11 @@ runuser -u nobody -- sh -c 'cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev
 	operators := map[string]string{"/etc/outrider/ca/ca.key": "", "/etc/outrider/ca/root.key": "",
 		"/etc/outrider/ca/server.key": "", "/srv/join.key": ""}
 	for file := range operators {
-		if h.Script("test -e "+file+" && echo there || true") == "" {
+		if h.RunScript("test -e "+file+" && echo there || true") == "" {
 			continue // `ca init` may have deleted the root's key
 		}
 		line, expression, digits := keyForms(t, h.MustRun(t, "cat", file)+"\n")
-		found := h.Script(fmt.Sprintf("export LC_ALL=C; { grep -rlaF -D skip -e '%s' -e %s %s; "+
+		found := h.RunScript(fmt.Sprintf("export LC_ALL=C; { grep -rlaF -D skip -e '%s' -e %s %s; "+
 			"grep -rlaP -D skip '%s' %s; } 2>/dev/null | sort -u || true", line, digits, places,
 			expression, places))
 		if found != file {
@@ -152,7 +152,7 @@ runuser -u nobody -- sh -c 'cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev
 	}
 	token := h.MustRun(t, "cat", "/srv/web.token")
 	signature := token[strings.LastIndexByte(token, '.')+1:]
-	if found := h.Script(fmt.Sprintf("grep -rlaF -D skip -e '%s' %s 2>/dev/null || true",
+	if found := h.RunScript(fmt.Sprintf("grep -rlaF -D skip -e '%s' %s 2>/dev/null || true",
 		strings.TrimSpace(signature), places)); found != "/srv/web.token" {
 		t.Errorf("the join token is in %q", found)
 	}

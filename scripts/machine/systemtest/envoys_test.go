@@ -51,10 +51,10 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 		}
 	}
 	h := NewHost(t, folder+":"+otherEnvoys)
-	h.Script("rm /usr/local/bin/envoy")
+	h.RunScript("rm /usr/local/bin/envoy")
 	does := func(want, script string) {
 		t.Helper()
-		if out := h.Script(script); !strings.Contains(out, want) {
+		if out := h.RunScript(script); !strings.Contains(out, want) {
 			t.Errorf("%s: %s", script, out)
 		}
 	}
@@ -77,7 +77,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	}
 	refuses("only root",
 		"setpriv --reuid=nobody --regid=nogroup --clear-groups outrider envoy use 1.40.9")
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	h.MustServe()
 	runs := func(version string, number int) {
 		t.Helper()
@@ -87,7 +87,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 			epoch != number {
 			t.Errorf("epoch %d runs %s, want %d and %s", epoch, path, number, want)
 		}
-		if link := h.Script("readlink /usr/lib/outrider/envoy"); link != "envoy-"+version+"/envoy" {
+		if link := h.RunScript("readlink /usr/lib/outrider/envoy"); link != "envoy-"+version+"/envoy" {
 			t.Errorf("the link leads to %s", link)
 		}
 	}

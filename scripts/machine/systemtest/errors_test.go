@@ -43,7 +43,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h.MustRun(t, "systemctl", "start", "outrider.service")
 			h.MustRun(t, "systemctl", "stop", "outrider.service")
-			h.Script(c.script)
+			h.RunScript(c.script)
 			since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
 			if out, err := h.Run(t.Context(), "systemctl", "start",
 				"outrider.service"); err == nil {
@@ -84,7 +84,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 			if !strings.Contains(last, c.sentence) {
 				t.Errorf("it ends with %q", last)
 			}
-			h.Script(c.undo)
+			h.RunScript(c.undo)
 		})
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service")

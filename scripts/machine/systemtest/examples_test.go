@@ -31,11 +31,11 @@ func (h exampleHost) install(name, change string) {
 		if !found {
 			break
 		}
-		h.Script("cd /root && " + command)
+		h.RunScript("cd /root && " + command)
 		ran++
 		if copied := strings.HasPrefix(command, "cp -r "); copied && change != "" {
 			for _, file := range example.Files {
-				h.Script("sed -i '" + change + "' /etc/outrider/" + file.Path)
+				h.RunScript("sed -i '" + change + "' /etc/outrider/" + file.Path)
 			}
 		}
 	}
@@ -47,14 +47,14 @@ func (h exampleHost) install(name, change string) {
 // remove stops all agents, and removes the files of examples.
 func (h exampleHost) remove(names ...string) {
 	h.t.Helper()
-	h.Script("systemctl stop outrider.slice; systemctl disable outrider")
+	h.RunScript("systemctl stop outrider.slice; systemctl disable outrider")
 	for _, name := range names {
 		example, err := examples.FindExample(name)
 		if err != nil {
 			h.t.Fatal(err)
 		}
 		for _, file := range example.Files {
-			h.Script("rm /etc/outrider/" + file.Path)
+			h.RunScript("rm /etc/outrider/" + file.Path)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (h exampleHost) answers(want, arguments string) {
 	h.t.Helper()
 	got := ""
 	h.Eventually(time.Minute, "curl "+arguments+" prints "+want, func() bool {
-		got = h.Script("curl -s -i -m 10 " + arguments + " 2>&1 || echo curl: exit $?")
+		got = h.RunScript("curl -s -i -m 10 " + arguments + " 2>&1 || echo curl: exit $?")
 		return strings.Contains(got, want)
 	})
 }
@@ -72,7 +72,7 @@ func (h exampleHost) answers(want, arguments string) {
 // explains checks that the output of `outrider mesh explain` contains all texts.
 func (h exampleHost) explains(arguments string, wants ...string) {
 	h.t.Helper()
-	got := h.Script("outrider mesh explain " + arguments + " 2>&1 || true")
+	got := h.RunScript("outrider mesh explain " + arguments + " 2>&1 || true")
 	for _, want := range wants {
 		if !strings.Contains(got, want) {
 			h.t.Errorf("mesh explain %s: no %q in\n%s", arguments, want, got)
@@ -84,7 +84,7 @@ func (h exampleHost) explains(arguments string, wants ...string) {
 func TestAgentExamples(t *testing.T) {
 	t.Parallel()
 	h := exampleHost{NewHost(t)}
-	h.Script(outside + "ip route add default via 198.51.100.9\n" +
+	h.RunScript(outside + "ip route add default via 198.51.100.9\n" +
 		"mkdir -p /usr/share/doc/outrider && cp -r /opt/packaging/examples /usr/share/doc/outrider/\n" +
 		"rm /etc/outrider/mesh.d/web.yaml\n" +
 		"systemd-run --quiet --unit=app /opt/programs/backend -http 127.0.0.1:3000 -tcp 127.0.0.1:3001")
@@ -115,7 +115,7 @@ func TestAgentExamples(t *testing.T) {
 		h.answers("curl: exit", "-k https://127.0.0.1:8080/")
 		h.answers("HTTP/2 200",
 			"-k --cert /root/orders.crt --key /root/orders.key https://127.0.0.1:8080/")
-		if got := h.Script("outrider certs"); !strings.Contains(got,
+		if got := h.RunScript("outrider certs"); !strings.Contains(got,
 			"spiffe://cluster.local/ns/default/sa/shop") {
 			t.Errorf("outrider certs: %s", got)
 		}
@@ -137,20 +137,20 @@ func TestAgentExamples(t *testing.T) {
 	h.remove("sidecar", "mutual-tls", "access-rules")
 
 	run("capture-unit", func(t *testing.T, h exampleHost) {
-		h.Script("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")
+		h.RunScript("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")
 		h.WriteText("/etc/resolv.conf", "nameserver 198.51.100.9\noptions timeout:1 attempts:1\n")
 		h.install("capture-unit", "s/192.0.2.30/198.51.100.9/")
 		h.captureIs("on")
 		const call = "curl -s -i -m 10 http://stock.internal/"
-		if got := h.Script("systemd-run --quiet --unit=myapp --wait --pipe sh -c 'sleep 1; " + call +
+		if got := h.RunScript("systemd-run --quiet --unit=myapp --wait --pipe sh -c 'sleep 1; " + call +
 			"'"); !strings.Contains(
 			got, "HTTP/1.1 200") || !strings.Contains(got, "x-envoy-upstream-service-time") {
 			t.Errorf("the unit: %s", got)
 		}
-		if got := h.Script(call + " || echo curl: exit $?"); !strings.Contains(got, "curl: exit 6") {
+		if got := h.RunScript(call + " || echo curl: exit $?"); !strings.Contains(got, "curl: exit 6") {
 			t.Errorf("another unit: %s", got)
 		}
-		if got := h.Script("outrider capture explain 240.240.0.1:80 --unit myapp.service"); !strings.
+		if got := h.RunScript("outrider capture explain 240.240.0.1:80 --unit myapp.service"); !strings.
 			HasPrefix(got, "captured: goes to Envoy's port 15001 (capture.units)") {
 			t.Errorf("explained as %s", got)
 		}
@@ -162,11 +162,11 @@ func TestAgentExamples(t *testing.T) {
 		h.install("two-instances", "")
 		h.answers("The instance shop serves.", "http://127.0.0.1:8081/")
 		h.answers("The instance web serves.", "http://127.0.0.1:8082/")
-		if got := h.Script("outrider -i web mesh explain 127.0.0.1:8082"); !strings.Contains(got,
+		if got := h.RunScript("outrider -i web mesh explain 127.0.0.1:8082"); !strings.Contains(got,
 			"web.yaml") {
 			t.Errorf("mesh explain: %s", got)
 		}
-		h.Script("systemctl reload outrider@shop")
+		h.RunScript("systemctl reload outrider@shop")
 		h.answers("The instance shop serves.", "http://127.0.0.1:8081/")
 	})
 }

@@ -61,7 +61,7 @@ type probeHost struct{ *Host }
 func newProbeHost(t *testing.T) probeHost {
 	t.Helper()
 	h := probeHost{NewHost(t)}
-	h.Script(probeScripts)
+	h.RunScript(probeScripts)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	return h
 }
@@ -98,13 +98,13 @@ func TestExecProbe_HasNoRightsAndLeavesNothing(t *testing.T) {
 		t.Errorf("a command that hangs: %v", err)
 	}
 	h.Eventually(time.Minute, "nothing is left of probes", func() bool {
-		return h.Script("pgrep -f 'sleep 7777[1-4]' || true; "+
+		return h.RunScript("pgrep -f 'sleep 7777[1-4]' || true; "+
 			"systemctl list-units --all --no-legend 'outrider-probe@*'") == ""
 	})
-	if left := h.Script("ls /dev/shm /run/lock | grep x || true"); left != "" {
+	if left := h.RunScript("ls /dev/shm /run/lock | grep x || true"); left != "" {
 		t.Errorf("files of a probe are left: %s", left)
 	}
-	if lines := h.Script(
+	if lines := h.RunScript(
 		"journalctl -q --no-pager -u 'outrider-probe@*' 2>/dev/null || true"); lines != "" {
 		t.Errorf("probes fill the journal:\n%s", lines)
 	}
@@ -115,7 +115,7 @@ func TestExecProbe_HasNoRightsAndLeavesNothing(t *testing.T) {
 func TestExecProbe_SaysWhyItFails(t *testing.T) {
 	t.Parallel()
 	h := newProbeHost(t)
-	h.Script("cp /usr/bin/false /usr/libexec/outrider/outrider-probe")
+	h.RunScript("cp /usr/bin/false /usr/libexec/outrider/outrider-probe")
 	for range 3 {
 		if err := h.run(time.Minute, "true"); err == nil ||
 			!strings.Contains(err.Error(), "journalctl -u 'outrider-probe*'") {
@@ -123,10 +123,10 @@ func TestExecProbe_SaysWhyItFails(t *testing.T) {
 		}
 	}
 	const lines = "journalctl -q --no-pager -o cat -u 'outrider-probe@*'"
-	if got := strings.Split(h.Script(lines), "\n"); len(got) > 3 {
+	if got := strings.Split(h.RunScript(lines), "\n"); len(got) > 3 {
 		t.Errorf("lines of three probes that fail:\n%s", strings.Join(got, "\n"))
 	}
-	h.Script("install -m 0755 /opt/programs/outrider-probe /usr/libexec/outrider/outrider-probe")
+	h.RunScript("install -m 0755 /opt/programs/outrider-probe /usr/libexec/outrider/outrider-probe")
 	connection, err := net.Dial("unix", h.socket())
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestExecProbe_SaysWhyItFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Eventually(time.Minute, "outrider-probe has said what is wrong", func() bool {
-		return strings.Contains(h.Script(lines), "read the request to run a probe")
+		return strings.Contains(h.RunScript(lines), "read the request to run a probe")
 	})
 }
 
@@ -148,18 +148,18 @@ func TestExecProbe_RefusesProgramsOfOthers(t *testing.T) {
 		"chmod 755 " + folder + "; chown nobody " + folder + "/good": folder +
 			"/good: belongs to user",
 	} {
-		h.Script(change)
+		h.RunScript(change)
 		if err := h.run(time.Minute, folder+"/good"); err == nil ||
 			!strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v", change, err)
 		}
-		h.Script("chmod 755 " + folder)
+		h.RunScript("chmod 755 " + folder)
 	}
-	h.Script("chown nobody " + folder + "/good")
+	h.RunScript("chown nobody " + folder + "/good")
 	h.WriteText("/etc/outrider/conf.d/70-health.toml",
 		"[discovery]\naddress = \"127.0.0.1:15110\"\n[health]\nexec = [\""+folder+"/good\"]\n")
 	for _, command := range []string{"outrider reload", "outrider config check"} {
-		said := h.Script(command + " 2>&1 && echo accepted || true")
+		said := h.RunScript(command + " 2>&1 && echo accepted || true")
 		for _, want := range []string{"70-health.toml:4", "health.exec: ", "belongs to user",
 			"chown root " + folder + "/good; or use http, tcp or unit"} {
 			if !strings.Contains(said, want) {
@@ -174,7 +174,7 @@ func TestExecProbe_RefusesProgramsOfOthers(t *testing.T) {
 func TestExecProbe_SocketIsTheAgents(t *testing.T) {
 	t.Parallel()
 	h := newProbeHost(t)
-	flood := h.Script("for i in $(seq 200); do setpriv --reuid=nobody --clear-groups " +
+	flood := h.RunScript("for i in $(seq 200); do setpriv --reuid=nobody --clear-groups " +
 		"curl -s --unix-socket /run/outrider/probe.sock http://a/ || echo $?; done | sort | uniq -c")
 	if strings.Join(strings.Fields(flood), " ") != "200 7" {
 		t.Errorf("connections of nobody: %s", flood)

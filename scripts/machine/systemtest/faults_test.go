@@ -57,7 +57,7 @@ func TestFaults_AreNamedAndClear(t *testing.T) {
 func (h *Host) tries(t *testing.T, f fault) {
 	began := time.Now()
 	since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
-	h.Script(f.breaks)
+	h.RunScript(f.breaks)
 	said := ""
 	defer func() {
 		if t.Failed() {
@@ -79,21 +79,21 @@ func (h *Host) tries(t *testing.T, f fault) {
 			strings.Contains(said, f.status[len(f.status)-1]))
 	})
 	if f.fixes != "" {
-		h.Script(f.fixes)
+		h.RunScript(f.fixes)
 	}
 	eventually(t, "everything is clear", func() bool {
 		out, err := h.Run(t.Context(), "outrider", "--json", "status")
 		check, wrong := h.Run(t.Context(), "outrider", "mesh", "check")
 		said = out + check
 		return err == nil && wrong == nil && strings.HasSuffix(check,
-			"valid") && h.HTTPStatus() == "200" &&
+			"valid") && h.EnvoyHTTPStatus() == "200" &&
 			h.healthz(t) == "200" && len(h.Status().Conditions) == 0
 	})
 	if last := h.Status().LastReload; f.heals && last != nil && (last.Epoch == nil ||
 		*last.Epoch != h.LiveEpoch().Number) {
 		t.Errorf("epoch %d serves, the last reload is of %v", h.LiveEpoch().Number, last.Epoch)
 	}
-	h.Script("rm -f " + dropIn + " " + meshIn)
+	h.RunScript("rm -f " + dropIn + " " + meshIn)
 	eventually(t, "its files are gone", func() bool { return h.Status().State == api.StateRunning })
 	t.Logf("%s: %v", f.name, time.Since(began).Round(10*time.Millisecond))
 }
@@ -110,7 +110,7 @@ func (h *Host) tells(t *testing.T, f fault) {
 		want := map[bool]string{true: "503", false: "200"}[f.unready]
 		eventually(t, "/healthz/ready answers "+want, func() bool { return h.healthz(t) == want })
 	}
-	if got := h.HTTPStatus(); (got != "200") != f.silent {
+	if got := h.EnvoyHTTPStatus(); (got != "200") != f.silent {
 		t.Errorf("a request gets %s", got)
 	}
 	if f.check == "" {

@@ -35,7 +35,7 @@ func TestUndrain_RestoresService(t *testing.T) {
 		t.Errorf("with closed listeners readiness is %s", code)
 	}
 	h.MustRun(t, "outrider", "undrain")
-	if code := h.HTTPStatus(); code != "200" {
+	if code := h.EnvoyHTTPStatus(); code != "200" {
 		t.Errorf("after undrain the service answers %s", code)
 	}
 	for _, url := range append(served[1:], "http://127.0.0.1:15020/healthz/ready") {
@@ -142,7 +142,7 @@ spec:
 func TestProxySecrets_ShowsCertificates(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Script("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj " +
+	h.RunScript("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj " +
 		"/CN=far-root " +
 		"-keyout /dev/null -out /etc/outrider/ca.pem 2>/dev/null; chmod 0644 /etc/outrider/ca.pem")
 	h.WriteText("/etc/outrider/mesh.d/far.yaml", tlsUpstream)

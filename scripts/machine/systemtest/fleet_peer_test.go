@@ -30,9 +30,9 @@ func (m *member) entry() string { return m.name + "-" + m.address }
 func (m *member) step(action string, reached func(*cluster.WorkloadEntry) bool) {
 	m.t.Helper()
 	began := time.Now()
-	m.Script(action)
+	m.RunScript(action)
 	m.Eventually(time.Minute, m.unit+": "+action, func() bool {
-		return reached(m.f.cluster.Entry("vm", m.entry()))
+		return reached(m.f.cluster.WorkloadEntry("vm", m.entry()))
 	})
 	m.took = append(m.took, time.Since(began).Round(time.Millisecond))
 }
@@ -49,7 +49,7 @@ func gone(e *cluster.WorkloadEntry) bool { return e == nil }
 func (m *member) listens() {
 	m.t.Helper()
 	m.Eventually(time.Minute, m.unit+": Envoy has the inbound listener", func() bool {
-		return strings.Contains(m.Script("curl -s 'http://127.0.0.1:15000/config_dump?"+
+		return strings.Contains(m.RunScript("curl -s 'http://127.0.0.1:15000/config_dump?"+
 			"resource=dynamic_listeners'"), "inbound|8080||")
 	})
 }
@@ -67,7 +67,7 @@ func (m *member) answers(texts ...string) {
 // address.
 func (m *member) object() string {
 	m.t.Helper()
-	e := m.f.cluster.Entry("vm", m.entry())
+	e := m.f.cluster.WorkloadEntry("vm", m.entry())
 	return strings.NewReplacer(m.name, "NAME", m.address, "ADDRESS").Replace(
 		fmt.Sprint(e.Metadata.Labels, string(e.Spec)))
 }
@@ -103,8 +103,8 @@ func (f *fleet) besidePilotAgent() {
 		address: f.networks[1].Address, service: "240.240.0.11", other: ours}
 	ours.other = theirs
 	ours.files(f.networks[0].Peer)
-	theirs.Script("systemctl stop outrider.service")
-	ours.Script("rm /etc/outrider/conf.d/60-fleet.toml && outrider import istio /root/vm --apply && " +
+	theirs.RunScript("systemctl stop outrider.service")
+	ours.RunScript("rm /etc/outrider/conf.d/60-fleet.toml && outrider import istio /root/vm --apply && " +
 		"ip route add 240.240.0.0/16 via " + theirs.address)
 	theirs.files(f.address)
 	theirs.installSidecar()
@@ -112,7 +112,7 @@ func (f *fleet) besidePilotAgent() {
 
 	var seen []func() []string
 	for _, m := range []*member{ours, theirs} {
-		seen = append(seen, f.cluster.WatchEntry("vm", m.entry(), state))
+		seen = append(seen, f.cluster.WatchWorkloadEntry("vm", m.entry(), state))
 		m.step("systemctl start --no-block "+m.unit, healthy)
 	}
 	if a, b := ours.object(), theirs.object(); a != b {
@@ -179,7 +179,7 @@ func (m *member) files(istiod string) {
 // istio-sidecar does. It copies the files in /root/vm as Istio's documentation describes.
 func (m *member) installSidecar() {
 	m.t.Helper()
-	source, err := parts.IstioSource()
+	source, err := parts.IstioSourceDir()
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func (m *member) installSidecar() {
 			m.t.Fatalf("%v: %s", err, out)
 		}
 	}
-	m.Script(`set -eu
+	m.RunScript(`set -eu
 cd /root/istio/common
 cp --remove-destination /opt/envoy/envoy /usr/local/bin/envoy
 install -t /usr/local/bin istio-start.sh

@@ -26,7 +26,7 @@ func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
 	})
 	f.rebootWithout(server, "cache")
 
-	server.Script(`cp -r /var/lib/outrider/outrider/certificates /etc/outrider/certificates
+	server.RunScript(`cp -r /var/lib/outrider/outrider/certificates /etc/outrider/certificates
 chgrp -R outrider /etc/outrider/certificates; chmod -R g+rX /etc/outrider/certificates`)
 	server.WriteText("/etc/outrider/conf.d/70-output.toml", `[discovery]
 auth = "mtls"
@@ -91,6 +91,6 @@ var originalDestinations = regexp.MustCompile(`ORIGINAL_DST .*`)
 // listeners.
 func (f *fleet) configuration() string {
 	f.t.Helper()
-	return originalDestinations.ReplaceAllString(f.server.Script("(outrider proxy listeners; "+
+	return originalDestinations.ReplaceAllString(f.server.RunScript("(outrider proxy listeners; "+
 		"outrider proxy routes; outrider proxy clusters) | grep -v draining | uniq"), "")
 }

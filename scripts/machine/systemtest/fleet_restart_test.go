@@ -18,7 +18,7 @@ func TestFleet_RestartsLoseNothing(t *testing.T) {
 	f.restart(1, f.client, "web.test", "240.240.0.10", f.server, f.client)
 	if full() {
 		f.create(plainService)
-		f.server.Script("ip route add 240.240.0.20 via " + f.networks[0].Peer)
+		f.server.RunScript("ip route add 240.240.0.20 via " + f.networks[0].Peer)
 		f.server.Eventually(time.Minute, "the server's Envoy has the service", func() bool {
 			_, err := f.server.Run(t.Context(), "curl", "-sf", "-H", "Host: plain.test",
 				"http://240.240.0.20/")
@@ -48,7 +48,7 @@ spec:
 func (f *fleet) restart(times int, from *Host, service, address string, machines ...*Host) {
 	f.t.Helper()
 	now := f.await("True")
-	seen := f.cluster.WatchEntry("vm", "web-"+f.address, cluster.WorkloadEntry.UIDAndHealth)
+	seen := f.cluster.WatchWorkloadEntry("vm", "web-"+f.address, cluster.WorkloadEntry.UIDAndHealth)
 	load := from.StartLoad(standard(), "-host", service, "-http", address+":80", "-http2",
 		address+":80", "-tcp", address+":81")
 	for _, step := range []string{"systemctl reload outrider.service",
@@ -56,7 +56,7 @@ func (f *fleet) restart(times int, from *Host, service, address string, machines
 		for range times {
 			for _, h := range machines {
 				load.Mark(h.Name() + ": " + step)
-				h.Script(step)
+				h.RunScript(step)
 				h.Eventually(time.Minute, h.Name()+" is ready after "+step, func() bool {
 					out, err := h.Run(f.t.Context(), "outrider", "wait", "--timeout", "10s")
 					return err == nil && out == "ready"
@@ -85,7 +85,7 @@ func TestFleet_SteadyLoadStaysCaptured(t *testing.T) {
 	f := newFleet(t)
 	f.start()
 	f.create(plainService)
-	f.server.Script("ip route add 240.240.0.20 via " + f.networks[0].Peer)
+	f.server.RunScript("ip route add 240.240.0.20 via " + f.networks[0].Peer)
 	f.server.Eventually(time.Minute, "the server's Envoy has the service", func() bool {
 		return strings.HasSuffix(f.server.call("plain.test", "240.240.0.20", ""), "200")
 	})
@@ -107,7 +107,7 @@ func TestFleet_SteadyLoadStaysCaptured(t *testing.T) {
 	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v\n%v", report.Total, lost, report)
 	}
-	journal := f.server.Script("journalctl -q -o cat -u outrider-capture.service")
+	journal := f.server.RunScript("journalctl -q -o cat -u outrider-capture.service")
 	if strings.Contains(journal, "capture is withdrawn") {
 		t.Errorf("the rules were withdrawn:\n%s", journal)
 	}

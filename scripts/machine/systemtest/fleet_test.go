@@ -92,7 +92,7 @@ unit = "web.service"
 period = "200ms"
 `)
 	f.client = f.boot(1, "client", "", "[capture]\nmode = \"redirect\"\n")
-	f.client.Script("ip route add default via " + f.address)
+	f.client.RunScript("ip route add default via " + f.address)
 	f.server.startApplication("web")
 	return f
 }
@@ -106,7 +106,7 @@ ExecStart=/opt/programs/backend -name `+name+` -http 0.0.0.0:8080 -tcp 0.0.0.0:8
 [Install]
 WantedBy=multi-user.target
 `)
-	h.Script("systemctl daemon-reload; systemctl enable --now web.service")
+	h.RunScript("systemctl daemon-reload; systemctl enable --now web.service")
 }
 
 // create creates objects in namespace vm.
@@ -122,7 +122,7 @@ func (f *fleet) create(objects ...meshObject) {
 // account. node has more keys of [node], and more has more sections of the configuration.
 func (f *fleet) boot(n int, account, node, more string) *Host {
 	f.t.Helper()
-	h := newHost(f.t, machine.Options{Network: f.networks[n].Namespace()})
+	h := newHost(f.t, machine.Options{NetworkNamespace: f.networks[n].Namespace()})
 	h.WriteText("/etc/outrider/root.pem", f.cluster.IstiodRootCertificates("vm"))
 	h.WriteText("/etc/outrider/token", f.cluster.Token("vm", account))
 	h.WriteText("/etc/outrider/conf.d/60-fleet.toml", `[node]
@@ -172,7 +172,7 @@ func (f *fleet) start() {
 // proxy drains", begins with prefix.
 func (f *fleet) await(prefix string) *cluster.WorkloadEntry {
 	f.t.Helper()
-	return f.cluster.AwaitEntry(f.t, 20*time.Second, "vm", "web-"+f.address, prefix)
+	return f.cluster.AwaitWorkloadEntryHealth(f.t, 20*time.Second, "vm", "web-"+f.address, prefix)
 }
 
 // call sends a request from the client to web.test and returns the body with the status code
@@ -271,18 +271,18 @@ spec:
 		t.Errorf("%+v", e)
 	}
 
-	f.server.Script("systemctl stop web.service")
+	f.server.RunScript("systemctl stop web.service")
 	f.await("False web.service is inactive")
 	f.answers("503")
-	f.server.Script("systemctl start web.service")
+	f.server.RunScript("systemctl start web.service")
 	f.await("True")
 	f.answers("200")
 
 	failures = f.failures()
-	f.server.Script("outrider drain")
+	f.server.RunScript("outrider drain")
 	f.await("False the proxy drains")
 	f.answers("503")
-	f.server.Script("outrider undrain")
+	f.server.RunScript("outrider undrain")
 	f.await("True")
 	f.answers("200")
 	if failed := failures(); len(failed) > 0 {
@@ -292,10 +292,10 @@ spec:
 	slow := make(chan string)
 	go func() { slow <- f.call("sleep/3s") }()
 	f.server.Eventually(time.Minute, "the slow request has arrived", func() bool {
-		return f.server.Script("ss -Htn state established 'sport = :8080' | wc -l") != "0"
+		return f.server.RunScript("ss -Htn state established 'sport = :8080' | wc -l") != "0"
 	})
 	failures = f.failures()
-	f.server.Script("systemctl stop --no-block outrider.service")
+	f.server.RunScript("systemctl stop --no-block outrider.service")
 	f.await("False the proxy is stopping")
 	f.answers("503")
 	if state := f.server.Property("outrider.service", "ActiveState"); state != "deactivating" {
@@ -308,12 +308,12 @@ spec:
 		t.Errorf("a request in progress ended with %s", got)
 	}
 	f.server.Eventually(time.Minute, "istiod removes the WorkloadEntry", func() bool {
-		return f.cluster.Entry("vm", "web-"+f.address) == nil
+		return f.cluster.WorkloadEntry("vm", "web-"+f.address) == nil
 	})
 	if state := f.server.Property("outrider.service", "ActiveState"); state != "inactive" {
 		t.Errorf("the unit is %s", state)
 	}
-	if left := f.server.Script("nft list ruleset"); left != "" {
+	if left := f.server.RunScript("nft list ruleset"); left != "" {
 		t.Errorf("left: %s", left)
 	}
 	if full() {

@@ -117,11 +117,11 @@ func newHost(t testing.TB, options machine.Options) *Host {
 		filepath.Join(root, "units")+":"+units, filepath.Join(root, "packaging")+":"+packaging,
 		filepath.Dir(parts.EnvoyPath(t))+":"+envoy)
 	h := &Host{t: t, Machine: machine.BootForTest(t, options)}
-	h.Script(installScript)
+	h.RunScript(installScript)
 	h.startBackend()
 	h.WriteText("/etc/outrider/outrider.toml", configuration)
 	h.WriteText("/etc/outrider/mesh.d/web.yaml", mesh)
-	h.Script("chgrp outrider /etc/outrider/outrider.toml; chmod 0640 /etc/outrider/outrider.toml")
+	h.RunScript("chgrp outrider /etc/outrider/outrider.toml; chmod 0640 /etc/outrider/outrider.toml")
 	t.Cleanup(func() {
 		if t.Failed() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -157,9 +157,9 @@ func (h *Host) startBackend() {
 	})
 }
 
-// Script runs a shell script in the machine and returns its output. It fails the test if the script
+// RunScript runs a shell script in the machine and returns its output. It fails the test if the script
 // fails.
-func (h *Host) Script(text string) string {
+func (h *Host) RunScript(text string) string {
 	h.t.Helper()
 	return h.MustRun(h.t, "sh", "-c", text)
 }
@@ -212,9 +212,9 @@ func (h *Host) LiveEpoch() api.Epoch {
 	return api.Epoch{}
 }
 
-// HTTPStatus sends a request for web.test to Envoy's port 80 and returns the status code or the
+// EnvoyHTTPStatus sends a request for web.test to Envoy's port 80 and returns the status code or the
 // error.
-func (h *Host) HTTPStatus() string {
+func (h *Host) EnvoyHTTPStatus() string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",
 		"%{http_code}", "-H", "Host: web.test", "http://127.0.0.1:80/")
@@ -227,7 +227,7 @@ func (h *Host) HTTPStatus() string {
 // MustServe fails the test unless HTTPStatus returns status code 200.
 func (h *Host) MustServe() {
 	h.t.Helper()
-	if got := h.HTTPStatus(); got != "200" {
+	if got := h.EnvoyHTTPStatus(); got != "200" {
 		h.t.Fatalf("GET through Envoy on port 80: %s", got)
 	}
 }
@@ -257,8 +257,8 @@ func (h *Host) ProcessIDs(name string) []string {
 	return strings.Fields(out)
 }
 
-// ProcessStatus returns the value of the field with this name in /proc/PID/status.
-func (h *Host) ProcessStatus(pid int, name string) string {
+// ProcessStatusField returns the value of the field with this name in /proc/PID/status.
+func (h *Host) ProcessStatusField(pid int, name string) string {
 	h.t.Helper()
 	for line := range strings.Lines(h.MustRun(h.t, "cat", fmt.Sprintf("/proc/%d/status", pid))) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

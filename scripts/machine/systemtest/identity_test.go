@@ -30,7 +30,7 @@ key_file = "/etc/outrider/web.key"
 root_ca_file = "/etc/outrider/root.crt"
 output_dir = "/var/lib/elsewhere"
 `)
-	h.Script("chmod 600 " + keyFile + "; systemctl start outrider.service")
+	h.RunScript("chmod 600 " + keyFile + "; systemctl start outrider.service")
 	fix := "user outrider cannot read " + keyFile + ": chown outrider " + keyFile + "; chmod 400 " +
 		keyFile
 	if out := h.MustRun(t, "outrider", "status"); !strings.Contains(out, fix) {
@@ -39,7 +39,7 @@ output_dir = "/var/lib/elsewhere"
 	if out := h.MustRun(t, "outrider", "certs"); !strings.Contains(out, "default: "+fix) {
 		t.Errorf("outrider certs:\n%s", out)
 	}
-	h.Script(strings.TrimPrefix(fix, "user outrider cannot read "+keyFile+": "))
+	h.RunScript(strings.TrimPrefix(fix, "user outrider cannot read "+keyFile+": "))
 	h.Eventually(time.Minute, "the certificate is provided and cannot be stored", func() bool {
 		out := h.MustRun(t, "outrider", "status")
 		return strings.Contains(out, "default from files") && !strings.Contains(out, fix) &&
@@ -47,7 +47,7 @@ output_dir = "/var/lib/elsewhere"
 				"/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
 	})
 	// The group must not be able to read the key, because its members may be people.
-	h.Script("chgrp outrider " + keyFile + "; chmod 640 " + keyFile + "; systemctl restart outrider")
+	h.RunScript("chgrp outrider " + keyFile + "; chmod 640 " + keyFile + "; systemctl restart outrider")
 	shared := "group outrider may read " + keyFile + ": chown outrider " + keyFile +
 		"; chmod 400 " + keyFile
 	h.Eventually(time.Minute, "the readable key is reported", func() bool {
@@ -56,14 +56,14 @@ output_dir = "/var/lib/elsewhere"
 	if out := h.MustRun(t, "outrider", "config", "check"); !strings.Contains(out, shared) {
 		t.Errorf("config check: %s", out)
 	}
-	h.Script(strings.TrimPrefix(shared, "group outrider may read "+keyFile+": "))
+	h.RunScript(strings.TrimPrefix(shared, "group outrider may read "+keyFile+": "))
 	h.Eventually(3*time.Minute, "the report ends by itself", func() bool {
 		return !strings.Contains(h.MustRun(t, "outrider", "status"), shared)
 	})
 	// With mode 710 Envoy can open files in the folder of a Gateway's certificate, but it cannot
 	// watch the folder for changes.
 	const folder = "/etc/outrider/edge"
-	h.Script("install -d -m 710 -g outrider-envoy " + folder + "; cd /etc/outrider; " +
+	h.RunScript("install -d -m 710 -g outrider-envoy " + folder + "; cd /etc/outrider; " +
 		"install -m 400 -o outrider-envoy web.crt web.key " + folder)
 	h.WriteText("/etc/outrider/mesh.d/edge.yaml", `apiVersion: networking.istio.io/v1
 kind: Gateway
@@ -80,7 +80,7 @@ spec:
 		out, err := h.Run(t.Context(), "outrider", "mesh", "check")
 		return err != nil && strings.Contains(out, fix)
 	})
-	h.Script("chmod 750 " + folder)
+	h.RunScript("chmod 750 " + folder)
 	h.Eventually(time.Minute, "Envoy serves", func() bool {
 		_, err := h.Run(t.Context(), "curl", "-s", "-k", "-o", "/dev/null", "https://127.0.0.1:8443/")
 		_, problems := h.Run(t.Context(), "outrider", "mesh", "check")
@@ -88,7 +88,7 @@ spec:
 	})
 	// Access control lists grant or deny access in addition to the mode: Envoy can read open.key,
 	// whose mode denies it, and cannot read shut.key, whose mode permits it.
-	h.Script("cd " + folder + "; install -m 600 web.key open.key; setfacl -m u:outrider-envoy:r open.key; " +
+	h.RunScript("cd " + folder + "; install -m 600 web.key open.key; setfacl -m u:outrider-envoy:r open.key; " +
 		"install -m 644 web.key shut.key; setfacl -m u:outrider-envoy:- shut.key")
 	gateway := h.MustRun(t, "cat", "/etc/outrider/mesh.d/edge.yaml")
 	for port, name := range map[string]string{"8444": "open", "8445": "shut"} {

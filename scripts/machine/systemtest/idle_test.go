@@ -25,16 +25,16 @@ const idleProgram = 16 << 20
 // context switches. The agent keeps little of its program file in memory.
 func TestIdle_FewContextSwitches(t *testing.T) {
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
-	h.Script(installResolved)
+	h.RunScript(installResolved)
 	startUpstreamDNS(t, h)
 	h.WriteText("/etc/outrider/conf.d/idle.toml", interception+"dns = true\n"+fmt.Sprintf(routed,
 		15053))
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	h.captureIs("on")
 	h.Eventually(time.Minute, "queries are redirected", func() bool {
-		return strings.Contains(h.Script("nft list tables"), "outrider-dns")
+		return strings.Contains(h.RunScript("nft list tables"), "outrider-dns")
 	})
-	resolved := strings.Fields(h.Script("systemctl list-units --plain --no-legend " +
+	resolved := strings.Fields(h.RunScript("systemctl list-units --plain --no-legend " +
 		"'outrider-resolved@*'"))
 	if len(resolved) == 0 {
 		t.Fatal("no outrider-resolved runs")

@@ -29,12 +29,12 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 			": default\n").
 			Replace(string(text)))
 	}
-	c.Script("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc " +
+	c.RunScript("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc " +
 		">/root/vm/hosts")
 	chain, key := c.root.Issue(t, pkitest.LeafTemplate("default", time.Hour))
 	c.WriteText("/etc/certs/cert-chain.pem", string(chain))
 	c.WriteText("/etc/certs/key.pem", string(key))
-	c.Script(`install -d -m 0700 -o outrider /run/istio-certs
+	c.RunScript(`install -d -m 0700 -o outrider /run/istio-certs
 install -m 0400 -o outrider /etc/certs/cert-chain.pem /etc/certs/key.pem /run/istio-certs
 printf '[identity]\nprov_cert_dir = "/run/istio-certs"\n' >/etc/outrider/conf.d/51-first.toml
 chgrp outrider /etc/outrider/conf.d/51-first.toml; rm -r /etc/certs`)
@@ -55,7 +55,7 @@ chgrp outrider /etc/outrider/conf.d/51-first.toml; rm -r /etc/certs`)
 	// From now on the agent authenticates with its current certificate, so it does not need the
 	// first one again. It stores the private key only in encrypted form.
 	first := c.workload().Serial
-	c.Script("rm -r /run/istio-certs /etc/outrider/conf.d/51-first.toml; " +
+	c.RunScript("rm -r /run/istio-certs /etc/outrider/conf.d/51-first.toml; " +
 		"printf '[identity]\\nttl = \"23h\"\\n' >/etc/outrider/conf.d/60-ttl.toml; outrider reload")
 	c.Eventually(time.Minute, "a certificate is issued for the current one", func() bool {
 		now := c.workload()

@@ -89,7 +89,7 @@ func TestInstances(t *testing.T) {
 	// Stopping one instance leaves none of its files except for the sockets that systemd keeps
 	// open, and the other agents' Envoys continue.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
-	if left := h.Script("find /run/outrider/a /run/outrider-envoy/a ! -type d | sort"); left !=
+	if left := h.RunScript("find /run/outrider/a /run/outrider-envoy/a ! -type d | sort"); left !=
 		"/run/outrider/a/capture.sock\n/run/outrider/a/keeper.sock" {
 		t.Errorf("left behind: %s", left)
 	}

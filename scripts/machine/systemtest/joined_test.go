@@ -156,7 +156,7 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 	for i, network := range networks {
 		h := &joinedHost{Host: f.boot(network), name: fmt.Sprintf("v%d", i+1),
 			address: network.Address, gateway: network.Peer}
-		h.Script("ip route add default via " + h.gateway)
+		h.RunScript("ip route add default via " + h.gateway)
 		// web.service starts before the agent, so it stops after the agent has left the mesh.
 		h.WriteText("/etc/systemd/system/web.service", `[Unit]
 Before=outrider.service
@@ -168,7 +168,7 @@ WantedBy=multi-user.target
 		h.WriteText("/etc/systemd/system/gate.service",
 			"[Service]\nExecStart=/bin/sleep infinity\n"+
 				"[Install]\nWantedBy=multi-user.target\n")
-		h.Script("systemctl daemon-reload; systemctl enable --now web.service gate.service")
+		h.RunScript("systemctl daemon-reload; systemctl enable --now web.service gate.service")
 		f.hosts[i] = h
 	}
 	return f
@@ -179,10 +179,10 @@ WantedBy=multi-user.target
 func (f *joinedFleet) boot(network *parts.OtherHost, more ...string) *Host {
 	f.t.Helper()
 	h := &Host{t: f.t,
-		Machine: machine.BootForTest(f.t, machine.Options{Network: network.Namespace(),
+		Machine: machine.BootForTest(f.t, machine.Options{NetworkNamespace: network.Namespace(),
 			BindMounts: append(more, debs(f.t)+":"+debPlace, rig.Build(f.t, false).Dir+":"+programs,
 				filepath.Dir(parts.EnvoyPath(f.t))+":"+envoy)})}
-	h.Script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
+	h.RunScript("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 	f.t.Cleanup(func() {
 		if f.t.Failed() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -219,7 +219,7 @@ func (h *joinedHost) join() (commands int) {
 		"outrider envoy install --file /opt/envoy/envoy",
 		h.joinCommand(),
 	} {
-		h.Script(command)
+		h.RunScript(command)
 		commands++
 	}
 	return commands
@@ -275,7 +275,7 @@ func (h *joinedHost) answering() string {
 // awaitAnswering waits until answering returns names: v1, v2 or both.
 func (h *joinedHost) awaitAnswering(names string) {
 	h.t.Helper()
-	parts.EventuallySees(h.t, joinedLimit, names+" answer", func() (bool, string) {
+	parts.EventuallyWithObservation(h.t, joinedLimit, names+" answer", func() (bool, string) {
 		got := h.answering()
 		return got == names, got
 	})

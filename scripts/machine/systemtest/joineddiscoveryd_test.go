@@ -65,9 +65,9 @@ func (f *joinedFleet) startDiscoveryd() {
 		filepath.Dir(strings.TrimSpace(string(program)))+":/opt/consul")}
 	s.WriteText("/etc/consul/consul.hcl", consulConfig)
 	s.WriteText("/etc/systemd/system/consul.service", consulUnit)
-	s.Script("systemctl daemon-reload; systemctl enable --now consul.service")
+	s.RunScript("systemctl daemon-reload; systemctl enable --now consul.service")
 	s.installDiscoveryd()
-	said := s.Script("outrider-discoveryd ca init /etc/outrider/ca " + f.hosts[0].gateway + " " +
+	said := s.RunScript("outrider-discoveryd ca init /etc/outrider/ca " + f.hosts[0].gateway + " " +
 		f.hosts[1].gateway)
 	_, config, _ := strings.Cut(said, "/etc/outrider/discoveryd.d/ca.toml:\n")
 	config, _, _ = strings.Cut(config, "\nThen:")
@@ -78,7 +78,7 @@ func (f *joinedFleet) startDiscoveryd() {
 	s.WriteText("/etc/outrider/meshconfig.yaml", joinedMeshConfig)
 	f.server = s
 	f.route("host: web.test")
-	s.Script(`set -eu
+	s.RunScript(`set -eu
 umask 077
 openssl ecparam -genkey -name prime256v1 -noout -out /root/join.key
 openssl ec -in /root/join.key -pubout -out /etc/outrider/join.pub 2>/dev/null
@@ -89,12 +89,12 @@ systemctl enable --now outrider-discoveryd.service`)
 
 func (h *Host) installDiscoveryd() {
 	h.t.Helper()
-	h.Script(fmt.Sprintf("dpkg -i %s/%s/outrider-discoveryd_%[2]s-1_amd64.deb", debPlace, oldVersion))
+	h.RunScript(fmt.Sprintf("dpkg -i %s/%s/outrider-discoveryd_%[2]s-1_amd64.deb", debPlace, oldVersion))
 }
 
 func (s joinedDiscoveryd) invite() (token, roots string) {
-	return s.Script("outrider-discoveryd token --service-account vm/web --key /root/join.key " +
-		"2>/dev/null"), s.Script("cat /etc/outrider/ca/root.pem")
+	return s.RunScript("outrider-discoveryd token --service-account vm/web --key /root/join.key " +
+		"2>/dev/null"), s.RunScript("cat /etc/outrider/ca/root.pem")
 }
 
 func (s joinedDiscoveryd) entries() (all []string, err error) {
@@ -118,7 +118,7 @@ func (s joinedDiscoveryd) route(object string) {
 func (s joinedDiscoveryd) kill() (instance string) {
 	s.t.Helper()
 	before := s.instance()
-	s.Script("systemctl kill -s KILL outrider-discoveryd.service")
+	s.RunScript("systemctl kill -s KILL outrider-discoveryd.service")
 	s.Eventually(time.Minute, "only the next instance has a lease", func() bool {
 		instance = s.instance()
 		return instance != "" && instance != before
@@ -144,14 +144,14 @@ func (s joinedDiscoveryd) outages() (all []func()) {
 		"systemctl kill -s KILL consul.service",
 		fmt.Sprintf("systemctl stop consul.service; sleep %d; systemctl start consul.service",
 			int((joinedGrace + 2*time.Second).Seconds()))} {
-		all = append(all, func() { s.Script(command) })
+		all = append(all, func() { s.RunScript(command) })
 	}
 	return all
 }
 
 func (s joinedDiscoveryd) rotation() (steps []func()) {
 	s.t.Helper()
-	s.Script(`set -eu
+	s.RunScript(`set -eu
 outrider-discoveryd ca init /etc/outrider/ca2 mesh.test
 chown outrider-discoveryd /etc/outrider/ca2/*.key
 cat /etc/outrider/ca/root.pem /etc/outrider/ca2/root.pem >/etc/outrider/roots.pem`)
@@ -163,7 +163,7 @@ cat /etc/outrider/ca/root.pem /etc/outrider/ca2/root.pem >/etc/outrider/roots.pe
 			s.WriteText("/etc/outrider/discoveryd.d/30-rotated.toml", fmt.Sprintf(
 				"[ca]\ncert_file = %q\nkey_file = %q\nroot_file = %q\n",
 				files[0], files[1], files[2]))
-			s.Script("systemctl reload outrider-discoveryd.service")
+			s.RunScript("systemctl reload outrider-discoveryd.service")
 		})
 	}
 	return steps
@@ -171,7 +171,7 @@ cat /etc/outrider/ca/root.pem /etc/outrider/ca2/root.pem >/etc/outrider/roots.pe
 
 func (s joinedDiscoveryd) away(do func()) {
 	s.t.Helper()
-	s.Script("systemctl stop outrider-discoveryd.service consul.service")
+	s.RunScript("systemctl stop outrider-discoveryd.service consul.service")
 	do()
-	s.Script("systemctl start consul.service outrider-discoveryd.service")
+	s.RunScript("systemctl start consul.service outrider-discoveryd.service")
 }

@@ -72,7 +72,7 @@ func (s *joinedIstiod) invite() (token, roots string) {
 }
 
 func (s *joinedIstiod) entries() (all []string, err error) {
-	for _, entry := range s.cluster.Entries("vm") {
+	for _, entry := range s.cluster.WorkloadEntries("vm") {
 		all = append(all, string(entry))
 	}
 	return all, nil

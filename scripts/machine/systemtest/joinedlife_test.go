@@ -107,7 +107,7 @@ func (f *joinedFleet) live() {
 	step(dead, f.expire)
 	running.stop(t)
 
-	one.Script("outrider leave")
+	one.RunScript("outrider leave")
 	f.entries("the host has left", 0, nil)
 	if got := one.get("web.test", 7080, ""); strings.HasSuffix(got, "200") {
 		t.Errorf("a host that has left still reaches the mesh: %s", got)
@@ -117,14 +117,14 @@ func (f *joinedFleet) live() {
 // reload makes a hot restart, and waits until the agent is ready.
 func (h *joinedHost) reload() {
 	h.t.Helper()
-	h.Script("systemctl reload outrider.service; outrider wait --timeout 30s")
+	h.RunScript("systemctl reload outrider.service; outrider wait --timeout 30s")
 }
 
 // entries waits until exactly number workloads are registered, and holds, if not nil, returns true
 // for the WorkloadEntry of each.
 func (f *joinedFleet) entries(what string, number int, holds func(string) bool) {
 	f.t.Helper()
-	parts.EventuallySees(f.t, joinedLimit, what, func() (bool, string) {
+	parts.EventuallyWithObservation(f.t, joinedLimit, what, func() (bool, string) {
 		all, err := f.server.entries()
 		return err == nil && len(all) == number && (holds == nil ||
 				!slices.ContainsFunc(all, func(text string) bool { return !holds(text) })),
@@ -138,9 +138,9 @@ func connected(entry string) bool { return strings.Contains(entry, "istio.io/con
 // flipHealth makes the second host, flipping, unhealthy, until only the first host answers requests
 // of client, and then healthy again.
 func (f *joinedFleet) flipHealth(client, flipping *joinedHost) {
-	flipping.Script("systemctl stop gate.service")
+	flipping.RunScript("systemctl stop gate.service")
 	client.awaitAnswering(f.hosts[0].name)
-	flipping.Script("systemctl start gate.service")
+	flipping.RunScript("systemctl start gate.service")
 	client.awaitAnswering("both")
 }
 
@@ -213,11 +213,11 @@ func (f *joinedFleet) rebootOffline(h *joinedHost) {
 // rejoin makes a host leave the mesh, and join it again with a new token.
 func (f *joinedFleet) rejoin(h *joinedHost) {
 	f.t.Helper()
-	h.Script("outrider leave")
+	h.RunScript("outrider leave")
 	f.entries("the host has left", 1, nil)
 	f.hosts[0].awaitAnswering(f.hosts[0].name)
 	f.invite(h)
-	h.Script(h.joinCommand())
+	h.RunScript(h.joinCommand())
 	f.hosts[0].awaitAnswering("both")
 }
 
@@ -289,7 +289,7 @@ func (l *joinedLoad) stop(t *testing.T) {
 		}
 		if lost := rig.CountLosses(report, permitted); len(lost) > 0 || report.Total == 0 {
 			t.Errorf("%s: lost of %d requests: %v\n%v\n%s", what, report.Total, lost, report,
-				running.h.Script(failedRequests))
+				running.h.RunScript(failedRequests))
 		}
 		lostAt(t, what, report)
 	}

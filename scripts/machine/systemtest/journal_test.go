@@ -93,10 +93,10 @@ func TestFloodOfLines(t *testing.T) {
 	h.Eventually(2*time.Minute, "the flood has ended",
 		func() bool { return h.Property("flood", "SubState") == "exited" })
 	h.MustRun(t, "journalctl", "--sync")
-	h.Script("journalctl --no-pager -q -o cat _SYSTEMD_UNIT=flood.service >/run/flood.txt")
+	h.RunScript("journalctl --no-pager -q -o cat _SYSTEMD_UNIT=flood.service >/run/flood.txt")
 	count := func(pattern string) (n int) {
 		for text := range strings.FieldsSeq(
-			h.Script("grep -E '" + pattern + "' /run/flood.txt | grep -oE '[0-9]+' || true")) {
+			h.RunScript("grep -E '" + pattern + "' /run/flood.txt | grep -oE '[0-9]+' || true")) {
 			number, err := strconv.Atoi(text)
 			if err != nil {
 				t.Fatal(err)
@@ -105,7 +105,7 @@ func TestFloodOfLines(t *testing.T) {
 		}
 		return n
 	}
-	came, err := strconv.Atoi(h.Script("grep -c '^a line of Envoy' /run/flood.txt"))
+	came, err := strconv.Atoi(h.RunScript("grep -c '^a line of Envoy' /run/flood.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestFloodOfLines(t *testing.T) {
 		suppressed, growth)
 	if came+suppressed != floodLines {
 		t.Errorf("of %d lines %d are accounted for; journald says: %s", floodLines, came+suppressed,
-			h.Script("journalctl --no-pager -q -o cat -u systemd-journald | grep Suppressed || "+
+			h.RunScript("journalctl --no-pager -q -o cat -u systemd-journald | grep Suppressed || "+
 				"true"))
 	}
 	if growth == 0 || growth > mostGrowth {

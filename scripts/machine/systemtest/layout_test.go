@@ -22,7 +22,7 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 		"outrider-online.target")
 	// Only messages about Outrider and about cycles count: other units of the machine may be
 	// invalid.
-	if said := h.Script(
+	if said := h.RunScript(
 		"systemd-analyze verify --man=no multi-user.target 2>&1 | grep -e outrider -e cycle || " +
 			"true"); said != "" {
 		t.Errorf("systemd-analyze verify multi-user.target:\n%s", said)
@@ -37,7 +37,7 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 				h.Property("outrider@a", "ActiveState") == "active"
 		})
 		h.MustServe()
-		if said := h.Script(
+		if said := h.RunScript(
 			"journalctl -q -b --no-pager | grep -i 'ordering cycle' || true"); said != "" {
 			t.Error(said)
 		}
@@ -78,8 +78,8 @@ func TestEnvoysDirectory_IsBounded(t *testing.T) {
 		"/run/outrider-envoy"); !strings.Contains(got, "size=4096k") {
 		t.Errorf("/run/outrider-envoy: %s", got)
 	}
-	before := h.Script("df --output=avail,iavail /run | tail -n 1")
-	out := h.Script(`runuser -u outrider-envoy -- sh -c '
+	before := h.RunScript("df --output=avail,iavail /run | tail -n 1")
+	out := h.RunScript(`runuser -u outrider-envoy -- sh -c '
 head -c 100M /dev/zero >/run/outrider-envoy/fill; echo "$? data"
 i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || break; done; echo "$i names"' 2>&1 || true`)
 	t.Log(out)
@@ -87,13 +87,13 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 		t.Errorf("Envoy's user is not stopped: %s", out)
 	}
 	t.Logf("free in /run before %s, now %s", before,
-		h.Script("df --output=avail,iavail /run | tail -n 1"))
+		h.RunScript("df --output=avail,iavail /run | tail -n 1"))
 	h.MustServe()
 	for _, unit := range []string{"outrider.service", "outrider@a.service"} {
 		h.MustRun(t, "systemctl", "restart", unit) // adopts the Envoy that runs
 	}
 	h.MustServe()
-	h.Script("rm -f /run/outrider-envoy/fill; find /run/outrider-envoy/a -name 'f*' -delete")
+	h.RunScript("rm -f /run/outrider-envoy/fill; find /run/outrider-envoy/a -name 'f*' -delete")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	h.MustServe()
 }
@@ -118,10 +118,10 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := NewHost(t)
 			// /run is made so small that the test can fill it.
-			h.Script("systemctl start outrider-envoy.socket; mount -o remount,size=$(($(df " +
+			h.RunScript("systemctl start outrider-envoy.socket; mount -o remount,size=$(($(df " +
 				"--output=used /run | tail -n 1) + 2000))k," +
 				"nr_inodes=$(($(df --output=iused /run | tail -n 1) + 2000)) /run")
-			h.Script(c.fill)
+			h.RunScript(c.fill)
 			h.MustRun(t, "systemctl", "start", "--no-block", "outrider.service")
 			h.Eventually(time.Minute, "the journal says "+c.told, func() bool {
 				return strings.Contains(h.Journal("-o", "cat", "-u", "outrider*"), c.told)
@@ -132,7 +132,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 				state := h.Property("outrider", "ActiveState")
 				return state == "activating" || state == "deactivating"
 			})
-			h.Script("rm -r " + c.folder + "/fill")
+			h.RunScript("rm -r " + c.folder + "/fill")
 			h.Eventually(time.Minute, "the agent is ready",
 				func() bool { return h.Property("outrider", "ActiveState") == "active" })
 			h.MustServe()
@@ -146,11 +146,11 @@ func TestInstancesSocket_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.Instance("a", 0)
-	h.Script("systemd-tmpfiles --create outrider.conf; " +
+	h.RunScript("systemd-tmpfiles --create outrider.conf; " +
 		"runuser -u outrider -- sh -c 'mkdir /var/lib/outrider/outrider/trap; ln -s " +
 		"/var/lib/outrider/outrider/trap /run/outrider/a'")
 	h.MustRun(t, "systemctl", "start", "outrider-envoy@a.socket")
-	if got := h.Script(
+	if got := h.RunScript(
 		"ls /var/lib/outrider/outrider/trap; stat -c '%F %U' /run/outrider/a " +
 			"/run/outrider/a/keeper.sock"); got != "directory root\nsocket outrider" {
 		t.Errorf("the socket is elsewhere:\n%s", got)

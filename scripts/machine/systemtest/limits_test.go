@@ -98,7 +98,7 @@ func TestConnections_OfOneUserKeepNobodyOut(t *testing.T) {
 			"reload over D-Bus": "busctl call " + strings.Join([]string{busName, busObject,
 				busManager}, " ") + " Reload t 1",
 		} {
-			out := h.Script("a=$(date +%s%N); " + command +
+			out := h.RunScript("a=$(date +%s%N); " + command +
 				" >/dev/null || exit 1; echo $((($(date +%s%N) - a) / 1000))")
 			micros, err := strconv.Atoi(strings.TrimSpace(out))
 			t.Logf("beside %d connections: %s: %s", count, name,

@@ -185,7 +185,7 @@ func TestStopUnderLoad(t *testing.T) {
 	h.MustServe()
 	running := h.StartLoad(standard(), "-tcp", "") // a TCP connection would last as long as the load
 	h.Eventually(time.Minute, "the load runs, and has its 36 connections",
-		func() bool { return h.LiveEpoch().Connections >= 36 && h.HTTPStatus() == "200" })
+		func() bool { return h.LiveEpoch().Connections >= 36 && h.EnvoyHTTPStatus() == "200" })
 	running.Mark("stop")
 	began := time.Now()
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
@@ -232,11 +232,11 @@ func TestEnvoyLogFlood(t *testing.T) {
 	running.Stop()
 	h.MustRun(t, "journalctl", "--sync")
 	lines, err := strconv.Atoi(
-		h.Script("journalctl -q --no-pager -o cat OUTRIDER_COMPONENT=envoy | wc -l"))
+		h.RunScript("journalctl -q --no-pager -o cat OUTRIDER_COMPONENT=envoy | wc -l"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := h.Script(
+	told := h.RunScript(
 		"journalctl -q --no-pager -o cat _SYSTEMD_UNIT=outrider.service OUTRIDER_COMPONENT=agent " +
 			"OUTRIDER_COMPONENT=keeper | grep -E 'suppressed|were lost' || true")
 	t.Logf("%d lines, %.0f a second; the agent had %d kB, and %d kB at most; %q", lines,
@@ -255,7 +255,7 @@ func TestEnvoyLogFlood(t *testing.T) {
 // when they are used, which is no growth.
 func (h *Host) memory(unit, field string) int {
 	h.t.Helper()
-	kilobytes, err := strconv.Atoi(strings.Fields(h.ProcessStatus(h.MainPID(unit), field))[0])
+	kilobytes, err := strconv.Atoi(strings.Fields(h.ProcessStatusField(h.MainPID(unit), field))[0])
 	if err != nil {
 		h.t.Fatal(err)
 	}

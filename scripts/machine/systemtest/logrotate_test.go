@@ -12,7 +12,7 @@ import (
 func TestLogrotate(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Script("install -D -m 0644 -t /etc/logrotate.d /opt/packaging/logrotate/outrider")
+	h.RunScript("install -D -m 0644 -t /etc/logrotate.d /opt/packaging/logrotate/outrider")
 	h.WriteText("/etc/outrider/conf.d/50-log.toml",
 		"[telemetry]\naccess_log_file = \"/var/log/outrider/access.log\"\naccess_log_format = "+
 			"\"%REQ(X-MARK)%\\n\"\n")
@@ -43,12 +43,12 @@ func TestLogrotate(t *testing.T) {
 			return err == nil
 		})
 	}
-	if got := h.Script(
+	if got := h.RunScript(
 		"zcat /var/log/outrider/access.log.2.gz /var/log/outrider/access.log.3.gz"); got !=
 		"request-1\nrequest-0" {
 		t.Errorf("the older logs: %s", got)
 	}
-	if got := h.Script("stat -c '%U %G' /var/log/outrider/access.log*"); strings.Count(got,
+	if got := h.RunScript("stat -c '%U %G' /var/log/outrider/access.log*"); strings.Count(got,
 		"outrider-envoy outrider-envoy") != 4 {
 		t.Errorf("owners: %s", got)
 	}

@@ -24,7 +24,7 @@ const httpsServer = `- port: {number: 8443, name: https, protocol: HTTPS}
 // read.
 func (h *Host) certificate(days int) {
 	h.t.Helper()
-	h.Script(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
+	h.RunScript(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
 		`openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 ` +
 		`-subj /CN=web.test -addext subjectAltName=DNS:web.test -keyout a.key -out a.crt ` +
 		fmt.Sprintf(`-days %d && `, days) + `chown outrider-envoy a.* && chmod 0400 a.*`)
@@ -65,7 +65,7 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	}
 	h.Eventually(time.Minute, "mesh check reports the refusal", check)
 	refusals := func() string {
-		return h.Script("journalctl -q --no-pager -o cat -u outrider.service | " +
+		return h.RunScript("journalctl -q --no-pager -o cat -u outrider.service | " +
 			"grep -c 'refuses resources'")
 	}
 	before := refusals()
@@ -111,7 +111,7 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 			"chmod 755 /etc/outrider/mesh.d", "user outrider cannot read /etc/outrider/mesh.d; chgrp " +
 				"outrider /etc/outrider/mesh.d; chmod g+rx /etc/outrider/mesh.d"},
 	} {
-		h.Script(fault.cause)
+		h.RunScript(fault.cause)
 		h.Eventually(time.Minute, fault.name+" is a problem of both", func() bool {
 			checked, says := h.meshProblems()
 			status, _ := json.Marshal(h.Status().Problems)
@@ -119,7 +119,7 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 				return strings.Contains(p, fault.says)
 			}) && says == string(status)
 		})
-		h.Script(fault.fix)
+		h.RunScript(fault.fix)
 		h.Eventually(time.Minute, "no problem without "+fault.name, content)
 	}
 	if !serves() {
@@ -155,7 +155,7 @@ func TestMeshCheck_ComparesWithWhatEnvoyHas(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.MustServe()
-	h.Script("sed s/9000/9002/ /etc/outrider/mesh.d/web.yaml >/root/web.yaml; mkdir -m 755 /srv/new; " +
+	h.RunScript("sed s/9000/9002/ /etc/outrider/mesh.d/web.yaml >/root/web.yaml; mkdir -m 755 /srv/new; " +
 		"sed s/web/news/ /etc/outrider/mesh.d/web.yaml >/srv/new/news.yaml")
 	out := h.MustRun(t, "sh", "-c", "cd /root && outrider mesh check web.yaml")
 	for _, want := range []string{"web.yaml: valid\n", "0 added, 1 changed, 0 removed\n",

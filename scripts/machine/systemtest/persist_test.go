@@ -67,7 +67,7 @@ func (c *certified) startIstiod() {
 	for _, variable := range c.istiod.Environment() {
 		arguments = append(arguments, "--setenv="+variable)
 	}
-	c.Script("mkdir -p /etc/ca/none")
+	c.RunScript("mkdir -p /etc/ca/none")
 	arguments = append(append(arguments, c.path), c.istiod.Arguments("/etc/ca")...)
 	c.MustRun(c.t, "systemd-run", arguments...)
 }
@@ -113,7 +113,7 @@ func TestPersist_SealedOverAReboot(t *testing.T) {
 	if mode := c.MustRun(t, "stat", "-c", "%a %U", sealed); mode != "600 outrider" {
 		t.Errorf("%s: %s", sealed, mode)
 	}
-	if out := c.Script("strings " + sealed + " | grep -c -e BEGIN -e cluster.local || true"); out != "0" {
+	if out := c.RunScript("strings " + sealed + " | grep -c -e BEGIN -e cluster.local || true"); out != "0" {
 		t.Errorf("%s is readable: %s", sealed, out)
 	}
 
@@ -171,7 +171,7 @@ exec /usr/bin/systemd-creds "$@"
 
 	// Without the credential that has the key, the agent stores no certificate, reports that, and
 	// starts.
-	c.Script("systemctl stop outrider.service outrider-seal.service; " +
+	c.RunScript("systemctl stop outrider.service outrider-seal.service; " +
 		"systemctl mask --runtime outrider-seal.service; rm -rf /etc/credstore.encrypted")
 	c.MustRun(t, "systemctl", "start", "outrider.service")
 	c.MustServe()

@@ -13,10 +13,10 @@ func TestProxyless_ApplicationHasWhatGRPCNeeds(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
-	c.Script("useradd --system --groups outrider-xds shop")
-	c.Script("useradd --system --groups outrider-envoy before") // as earlier releases required it
+	c.RunScript("useradd --system --groups outrider-xds shop")
+	c.RunScript("useradd --system --groups outrider-envoy before") // as earlier releases required it
 	c.WriteText("/etc/tmpfiles.d/shop.conf", "d /run/outrider/certificates 2750 outrider shop\n")
-	c.Script("systemd-tmpfiles --create shop.conf")
+	c.RunScript("systemd-tmpfiles --create shop.conf")
 	c.WriteText("/etc/outrider/conf.d/70-grpc.toml", `[envoy]
 enabled = false
 [discovery]
@@ -49,7 +49,7 @@ grpc_bootstrap_file = "/run/outrider/grpc-bootstrap.json"
 			t.Errorf("%s connects: %v %s", user, err, out)
 		}
 	}
-	c.Script("install -m 0640 -o outrider -g outrider-envoy /dev/null /run/outrider/envoy/envoy-rev9.json")
+	c.RunScript("install -m 0640 -o outrider -g outrider-envoy /dev/null /run/outrider/envoy/envoy-rev9.json")
 	for what, script := range map[string]string{
 		"list Envoy's folder": "ls /run/outrider/envoy", "read a bootstrap": "cat /run/outrider/envoy/envoy-rev9.json",
 		"write there": "touch /run/outrider/envoy/x", "occupy a name of Envoy's": "touch /run/outrider-envoy/lock",

@@ -81,7 +81,7 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 			for range 3 {
 				h.MustServe()
 			}
-			if idle := h.Script("ss -Htn state established dport = :9000"); idle == "" {
+			if idle := h.RunScript("ss -Htn state established dport = :9000"); idle == "" {
 				t.Error("Envoy has no connection to the backend")
 			}
 			if left := h.connections(number); left != 0 {

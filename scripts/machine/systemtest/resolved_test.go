@@ -83,9 +83,9 @@ const routed = "[dns]\nlisten = \"127.0.0.1:%d\"\nresolved = true\n"
 func TestResolved_RoutesNames(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
-	h.Script(installResolved)
+	h.RunScript(installResolved)
 	upstream := startUpstreamDNS(t, h)
-	before := h.Script("readlink /etc/resolv.conf; cat /etc/resolv.conf")
+	before := h.RunScript("readlink /etc/resolv.conf; cat /etc/resolv.conf")
 	h.WriteText("/etc/outrider/conf.d/dns.toml", fmt.Sprintf(routed, 15053))
 	h.WriteText("/etc/outrider/mesh.d/shop.yaml", shop)
 	h.WriteText("/run/systemd/system/outrider.service.d/once.conf", "[Service]\nRestart=no\n")
@@ -93,84 +93,84 @@ func TestResolved_RoutesNames(t *testing.T) {
 	h.WriteText("/etc/outrider/web.mesh.d/shop.yaml", strings.ReplaceAll(strings.ReplaceAll(shop,
 		"shop",
 		"other"), "240.240.0.1", "240.240.0.2"))
-	h.Script("echo '" + fmt.Sprintf(routed, 15054) + "' >>/etc/outrider/web.toml; systemctl " +
+	h.RunScript("echo '" + fmt.Sprintf(routed, 15054) + "' >>/etc/outrider/web.toml; systemctl " +
 		"daemon-reload")
 
 	const mesh, direct = "240.240.0.1", "192.0.2.9"
 	resolves := func(name, want string) func() bool {
 		return func() bool {
-			out := h.Script("resolvectl query -4 --cache=no --legend=no " + name + " || true")
+			out := h.RunScript("resolvectl query -4 --cache=no --legend=no " + name + " || true")
 			return strings.HasPrefix(out+" ", name+": "+want+" ") &&
-				strings.HasPrefix(h.Script("getent ahostsv4 "+name+" || true"), want+" ")
+				strings.HasPrefix(h.RunScript("getent ahostsv4 "+name+" || true"), want+" ")
 		}
 	}
 	undone := func(after string) {
 		t.Helper()
 		if !resolves("shop.test", direct)() || !resolves("elsewhere.test", direct)() {
-			t.Errorf("after %s: %s", after, h.Script("resolvectl"))
+			t.Errorf("after %s: %s", after, h.RunScript("resolvectl"))
 		}
-		if links := h.Script("ls /sys/class/net"); strings.Contains(links, "outrider") {
+		if links := h.RunScript("ls /sys/class/net"); strings.Contains(links, "outrider") {
 			t.Errorf("after %s: links %s", after, links)
 		}
 	}
 	start := func(after string) {
 		t.Helper()
-		h.Script("systemctl start outrider")
+		h.RunScript("systemctl start outrider")
 		h.Eventually(time.Minute, "the name is routed "+after, resolves("shop.test", mesh))
 	}
 
 	start("after a start")
 	if !resolves("elsewhere.test", direct)() || !resolves("below.shop.test", direct)() {
-		t.Error(h.Script("resolvectl query elsewhere.test; resolvectl query below.shop.test"))
+		t.Error(h.RunScript("resolvectl query elsewhere.test; resolvectl query below.shop.test"))
 	}
 	// at most A and AAAA, for each of two lookups
 	if n := upstream.count("below.shop.test."); n == 0 || n > 4 {
 		t.Errorf("%d queries for a forwarded name", n)
 	}
-	h.Script("systemctl restart systemd-resolved")
+	h.RunScript("systemctl restart systemd-resolved")
 	h.Eventually(time.Minute, "the name is routed after a restart of resolved",
 		resolves("shop.test", mesh))
 	load := startDNSLoad(t, h, "shop.test.", mesh, "127.0.0.53:53")
 	load.more(100)
-	h.Script("systemctl restart outrider.service")
+	h.RunScript("systemctl restart outrider.service")
 	load.more(200)
 	load.stop("a restart of the agent")
 
-	h.Script("systemctl start outrider@web")
+	h.RunScript("systemctl start outrider@web")
 	h.Eventually(time.Minute, "an instance's name is routed", resolves("other.test", "240.240.0.2"))
-	h.Script("systemctl kill -s KILL --kill-who=main outrider.service")
+	h.RunScript("systemctl kill -s KILL --kill-who=main outrider.service")
 	h.Eventually(time.Minute, "the name is direct", resolves("shop.test", direct))
 	if !resolves("other.test", "240.240.0.2")() {
 		t.Error("an instance's name is not routed after a kill of another agent")
 	}
-	h.Script("systemctl stop outrider@web")
+	h.RunScript("systemctl stop outrider@web")
 	undone("a kill")
 
 	start("after a kill")
-	h.Script("kill -KILL $(systemctl show -P MainPID 'outrider-resolved@*.service')")
+	h.RunScript("kill -KILL $(systemctl show -P MainPID 'outrider-resolved@*.service')")
 	h.Eventually(time.Minute, "the name is routed after a kill of the helper",
 		resolves("shop.test", mesh))
 	h.WriteText("/etc/outrider/mesh.d/more.yaml", strings.ReplaceAll(shop, "shop", "more"))
 	h.Eventually(time.Minute, "a new name is routed", resolves("more.test", mesh))
-	h.Script("systemctl stop outrider")
+	h.RunScript("systemctl stop outrider")
 	undone("a stop")
 
-	h.Script("systemctl mask --runtime --now systemd-resolved; systemctl start outrider")
+	h.RunScript("systemctl mask --runtime --now systemd-resolved; systemctl start outrider")
 	h.Eventually(time.Minute, "a condition tells that resolved is missing", func() bool {
-		return strings.Contains(h.Script("outrider status"), "dns-route-unavailable")
+		return strings.Contains(h.RunScript("outrider status"), "dns-route-unavailable")
 	})
-	h.Script("systemctl unmask --runtime systemd-resolved; systemctl start systemd-resolved")
+	h.RunScript("systemctl unmask --runtime systemd-resolved; systemctl start systemd-resolved")
 	h.Eventually(time.Minute, "the name is routed", resolves("shop.test", mesh))
-	h.Script("systemctl stop --no-block outrider.slice")
+	h.RunScript("systemctl stop --no-block outrider.slice")
 	h.Eventually(time.Minute, "the agent stops", func() bool {
-		return h.Script("systemctl is-active outrider || true") == "deactivating"
+		return h.RunScript("systemctl is-active outrider || true") == "deactivating"
 	})
 	if !resolves("shop.test", mesh)() {
 		t.Error("the name is not routed while the agent drains")
 	}
-	h.Script("systemctl stop outrider.slice")
+	h.RunScript("systemctl stop outrider.slice")
 	undone("a stop of all units")
-	if after := h.Script("readlink /etc/resolv.conf; cat /etc/resolv.conf"); after != before {
+	if after := h.RunScript("readlink /etc/resolv.conf; cat /etc/resolv.conf"); after != before {
 		t.Errorf("resolv.conf: %s\nbefore: %s", after, before)
 	}
 }

@@ -11,7 +11,7 @@ import (
 func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
-	h.Script("getent group nobody >/dev/null || groupadd nobody; useradd -M -G outrider member")
+	h.RunScript("getent group nobody >/dev/null || groupadd nobody; useradd -M -G outrider member")
 	bus := func(arguments ...string) []string {
 		return append([]string{"busctl", "--allow-interactive-authorization=no", "call", busName},
 			arguments...)

@@ -73,7 +73,7 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	c := newCertified(t)
 	c.startIstiod()
 	const output = "/var/lib/outrider/outrider/output"
-	c.Script("install -d -m 0700 -o outrider -g outrider " + output)
+	c.RunScript("install -d -m 0700 -o outrider -g outrider " + output)
 	identity := "[identity]\noutput_dir = \"" + output + "\"\n"
 	c.WriteText("/etc/outrider/conf.d/70-output.toml", identity)
 	c.MustRun(t, "systemctl", "start", "outrider.service")
@@ -122,18 +122,18 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	c.OnBus(busName)
 	c.MustServe()
 
-	key := c.Script("sed -n 2p " + output + "/key.pem")
+	key := c.RunScript("sed -n 2p " + output + "/key.pem")
 	if len(key) != 64 {
 		t.Fatalf("no line of a key: %q", key)
 	}
-	c.Script("journalctl --sync; journalctl -a >/run/journal.log; busctl tree " + busName +
+	c.RunScript("journalctl --sync; journalctl -a >/run/journal.log; busctl tree " + busName +
 		" >/run/bus.log; busctl call " + busName + " / org.freedesktop.DBus.ObjectManager" +
 		" GetManagedObjects >>/run/bus.log; outrider bug-report -o /run/report.tar.gz;" +
 		" mkdir /run/report; tar -C /run/report -xzf /run/report.tar.gz")
 	c.WriteText("/run/key", key)
-	found := c.Script("grep -rlF -D skip -f /run/key /etc /var /run /tmp /dev/shm 2>/dev/null " +
+	found := c.RunScript("grep -rlF -D skip -f /run/key /etc /var /run /tmp /dev/shm 2>/dev/null " +
 		"| grep -v -e ^/run/key$ || true")
-	if seen := c.Script("chmod 644 /run/key; runuser -u nobody -- sh -c 'grep -alF -D skip " +
+	if seen := c.RunScript("chmod 644 /run/key; runuser -u nobody -- sh -c 'grep -alF -D skip " +
 		"-f /run/key /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/mem /proc/[0-9]*/fd/* " +
 		"2>/dev/null' || true"); seen != "" {
 		t.Errorf("another user finds the private key in %s", seen)

@@ -16,12 +16,12 @@ func TestSharedMemory_OfEnvoyIsBounded(t *testing.T) {
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	inside := fmt.Sprintf("nsenter -t %d -m setpriv --reuid=outrider-envoy "+
 		"--regid=outrider-envoy --clear-groups ", h.MainPID("outrider-envoy"))
-	said := h.Script(inside +
+	said := h.RunScript(inside +
 		"dd if=/dev/zero of=/dev/shm/fill bs=1M count=64 2>&1 || true")
 	if !strings.Contains(said, "No space left") {
 		t.Errorf("the shared memory has no limit: %s", said)
 	}
-	if left := h.Script("ls /dev/shm"); strings.Contains(left, "fill") {
+	if left := h.RunScript("ls /dev/shm"); strings.Contains(left, "fill") {
 		t.Errorf("it is the host's: %s", left)
 	}
 	before := h.LiveEpoch()

@@ -53,7 +53,7 @@ func newStrict(t *testing.T) strict {
 		h.WriteText("/etc/outrider/"+name+".key", string(key))
 	}
 	h.WriteText("/etc/outrider/root.crt", string(pkitest.PEM(root.Certificate)))
-	h.Script("chown outrider /etc/outrider/web.key; chmod 400 /etc/outrider/web.key")
+	h.RunScript("chown outrider /etc/outrider/web.key; chmod 400 /etc/outrider/web.key")
 	h.WriteText("/etc/outrider/conf.d/60-strict.toml", `[identity]
 provider = "files"
 cert_file = "/etc/outrider/web.crt"
@@ -67,7 +67,7 @@ kind: PeerAuthentication
 metadata: {name: default, namespace: istio-system}
 spec: {mtls: {mode: STRICT}}
 `)
-	h.Script(asks)
+	h.RunScript(asks)
 	h.plain("200 200 200")
 	return h
 }
@@ -78,7 +78,7 @@ func (h strict) plain(want string) {
 	h.t.Helper()
 	got := ""
 	h.Eventually(time.Minute, "plain text is answered with "+want, func() bool {
-		got = strings.TrimSpace(h.Script("plain || true"))
+		got = strings.TrimSpace(h.RunScript("plain || true"))
 		return got == want
 	})
 }
@@ -88,7 +88,7 @@ func (h strict) plain(want string) {
 func (h strict) closed(during string) {
 	h.t.Helper()
 	asked := func() int {
-		n, err := strconv.Atoi(strings.TrimSpace(h.Script("wc -l </run/asked")))
+		n, err := strconv.Atoi(strings.TrimSpace(h.RunScript("wc -l </run/asked")))
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func (h strict) closed(during string) {
 	}
 	before := asked()
 	h.Eventually(time.Minute, "the other host asks", func() bool { return asked() > before+2 })
-	if answers := h.Script("cat /run/plain 2>/dev/null; rm -f /run/plain"); answers != "" {
+	if answers := h.RunScript("cat /run/plain 2>/dev/null; rm -f /run/plain"); answers != "" {
 		h.t.Errorf("%s: the application answered in plain text:\n%s", during, answers)
 	}
 }
@@ -106,7 +106,7 @@ func (h strict) mutual() {
 	h.t.Helper()
 	for _, address := range []string{"198.51.100.1", "[2001:db8:9::1]"} {
 		h.Eventually(time.Minute, "mutual TLS to "+address+" is answered", func() bool {
-			return h.Script("ip netns exec far curl -s -k -m 2 -o /dev/null -w '%{http_code}' "+
+			return h.RunScript("ip netns exec far curl -s -k -m 2 -o /dev/null -w '%{http_code}' "+
 				"--cert /etc/outrider/client.crt --key /etc/outrider/client.key https://"+address+
 				":9100/ || true") == "200"
 		})
@@ -116,7 +116,7 @@ func (h strict) mutual() {
 func (h strict) status(want string) {
 	h.t.Helper()
 	h.Eventually(time.Minute, "the status has "+want, func() bool {
-		return strings.Contains(strings.Join(strings.Fields(h.Script("outrider status || true")), " "),
+		return strings.Contains(strings.Join(strings.Fields(h.RunScript("outrider status || true")), " "),
 			want)
 	})
 }
@@ -127,12 +127,12 @@ func (h strict) status(want string) {
 func TestStrict_NeverPlainText(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	h.captureIs("on")
 	h.plain("000 000 000")
 	h.mutual()
 	h.status("outrider running, ready")
-	h.Script("systemctl reload outrider-capture; systemctl restart outrider") // as an upgrade does
+	h.RunScript("systemctl reload outrider-capture; systemctl restart outrider") // as an upgrade does
 	h.captureIs("on")
 	h.status("outrider running, ready")
 	log := h.Journal("-u", "outrider.service")
@@ -142,46 +142,46 @@ func TestStrict_NeverPlainText(t *testing.T) {
 		}
 	}
 	const ask = "systemd-run --quiet --unit=ask /usr/local/bin/ask"
-	h.Script(ask)
+	h.RunScript(ask)
 	h.closed("Envoy serves")
 
-	h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
+	h.RunScript("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
 	h.closed("Envoy and the keeper are dead")
-	h.Script("systemctl kill -s CONT outrider.service")
+	h.RunScript("systemctl kill -s CONT outrider.service")
 	h.captureIs("on")
 	h.mutual()
-	h.Script("systemctl kill -s KILL outrider.service")
+	h.RunScript("systemctl kill -s KILL outrider.service")
 	h.closed("the agent was killed")
 	h.captureIs("on")
-	h.Script("systemctl kill -s KILL outrider-capture.service")
+	h.RunScript("systemctl kill -s KILL outrider-capture.service")
 	h.closed("outrider-capture was killed")
-	h.Script("systemctl kill -s KILL outrider.service outrider-envoy.service outrider-capture.service")
+	h.RunScript("systemctl kill -s KILL outrider.service outrider-envoy.service outrider-capture.service")
 	h.closed("everything was killed")
 	h.captureIs("on")
 	h.mutual()
-	h.Script("systemctl restart outrider; outrider reload")
+	h.RunScript("systemctl restart outrider; outrider reload")
 	h.closed("restart and reload")
-	h.Script("outrider drain --wait")
+	h.RunScript("outrider drain --wait")
 	h.closed("both halves of a drain")
 	h.captureIs("closed")
-	if got := h.Script("busctl get-property org.outrider.Agent1 /org/outrider/Agent1 " +
+	if got := h.RunScript("busctl get-property org.outrider.Agent1 /org/outrider/Agent1 " +
 		"org.outrider.Agent1.Manager Capture"); strings.TrimSpace(got) != `s "closed"` {
 		t.Errorf("the property is %s", got)
 	}
-	h.Script("outrider undrain")
+	h.RunScript("outrider undrain")
 	h.captureIs("on")
 	h.mutual()
 
 	// The agent has given up (exit code 75). The ports are open only after a command of an
 	// administrator.
 	h.WriteText("/etc/outrider/conf.d/70-limit.toml", "[envoy]\nrestart_limit = 1\n")
-	h.Script("outrider reload")
+	h.RunScript("outrider reload")
 	h.Eventually(time.Minute, "the agent gives up", func() bool {
-		return strings.TrimSpace(h.Script("pkill -KILL -x envoy; systemctl show -P ExecMainStatus "+
+		return strings.TrimSpace(h.RunScript("pkill -KILL -x envoy; systemctl show -P ExecMainStatus "+
 			"outrider.service")) == "75"
 	})
 	h.closed("exit code 75")
-	h.Script("systemctl stop ask; outrider cleanup --stop")
+	h.RunScript("systemctl stop ask; outrider cleanup --stop")
 	h.plain("200 200 200")
 	const open = "inbound connections go direct, past Envoy: ports"
 	if log = h.Journal("-u", "outrider-capture.service"); !strings.Contains(log, open) ||
@@ -189,19 +189,19 @@ func TestStrict_NeverPlainText(t *testing.T) {
 		t.Errorf("the journal does not name the open ports:\n%s", log)
 	}
 
-	h.Script("systemctl reset-failed outrider; systemctl start outrider")
+	h.RunScript("systemctl reset-failed outrider; systemctl start outrider")
 	h.captureIs("on")
-	h.Script(ask)
+	h.RunScript(ask)
 	h.closed("started again")
-	h.Script("systemctl stop outrider")
+	h.RunScript("systemctl stop outrider")
 	h.plain("200 200 200")
-	h.Script("systemctl stop ask")
-	opened := h.Script("journalctl --sync; journalctl -q -u outrider-capture.service -o json -n 1 " +
+	h.RunScript("systemctl stop ask")
+	opened := h.RunScript("journalctl --sync; journalctl -q -u outrider-capture.service -o json -n 1 " +
 		"--grep '" + open + "' | sed 's/.*__REALTIME_TIMESTAMP\" *: *\"\\([0-9]*\\).*/\\1/'")
 	if len(strings.TrimSpace(opened)) < 16 {
 		t.Errorf("the time of the line about open ports is %q", opened)
 	}
-	for line := range strings.Lines(h.Script("cat /run/plain 2>/dev/null || true")) {
+	for line := range strings.Lines(h.RunScript("cat /run/plain 2>/dev/null || true")) {
 		if line < opened { // both are times in microseconds
 			t.Errorf("open at %s, but the application answered in a round that ended at %s", opened,
 				line)
@@ -220,7 +220,7 @@ func TestStrict_IsNeverSilent(t *testing.T) {
 	opens := func(capture, why string) {
 		t.Helper()
 		h.WriteText("/etc/outrider/conf.d/70-open.toml", "[capture]\n"+capture)
-		h.Script("systemctl start --no-block outrider")
+		h.RunScript("systemctl start --no-block outrider")
 		h.status("not ready")
 		h.status("mutual-tls-bypassed")
 		h.plain("200 200 200")
@@ -234,17 +234,17 @@ func TestStrict_IsNeverSilent(t *testing.T) {
 		if out, err := h.Run(t.Context(), "outrider", "wait", "--timeout", "1s"); err == nil {
 			t.Errorf("%s: ready: %s", capture, out)
 		}
-		h.Script("systemctl stop outrider")
+		h.RunScript("systemctl stop outrider")
 	}
 	h.WriteText("/etc/outrider/conf.d/70-open.toml", "[capture]\nexclude_inbound_ports = [22, "+
 		"9100, 9101]\n")
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	h.captureIs("on")
 	h.plain("200 200 200")
 	h.status("ready")
 	h.status("outside mutual TLS port")
 	h.status("port 9100 (capture.exclude_inbound_ports)")
-	h.Script("systemctl stop outrider")
+	h.RunScript("systemctl stop outrider")
 
 	// With this endpoint the port is one of the workload's service ports.
 	h.WriteText("/etc/outrider/conf.d/65-ip.toml", "[node]\nip = \"198.51.100.1\"\n")
@@ -260,40 +260,40 @@ spec:
 `)
 	opens("inbound_ports = []\n", "inbound_ports does not contain it")
 	opens("mode = \"none\"\n", "mode is \"none\"")
-	h.Script("systemctl mask --runtime --now outrider-capture.socket outrider-capture.service")
+	h.RunScript("systemctl mask --runtime --now outrider-capture.socket outrider-capture.service")
 	opens("", "outrider-capture does not answer")
-	h.Script("systemctl unmask --runtime outrider-capture.socket outrider-capture.service; " +
+	h.RunScript("systemctl unmask --runtime outrider-capture.socket outrider-capture.service; " +
 		"systemctl start outrider-capture.socket")
-	h.Script("systemd-run --quiet --unit=caller --property=NetworkNamespacePath=/run/netns/far " +
+	h.RunScript("systemd-run --quiet --unit=caller --property=NetworkNamespacePath=/run/netns/far " +
 		"bash -c 'exec 3<>/dev/tcp/198.51.100.1/9101; sleep 600'")
 	h.Eventually(time.Minute, "a connection is older than the rules", func() bool {
-		return h.Script("ss -Htn state established 'sport = :9101'") != ""
+		return h.RunScript("ss -Htn state established 'sport = :9101'") != ""
 	})
 	h.WriteText("/etc/outrider/conf.d/70-open.toml", "")
-	h.Script("systemctl start outrider")
+	h.RunScript("systemctl start outrider")
 	h.captureIs("on")
 	h.status("past mutual TLS port 9101: 1 connection from 198.51.100.9")
-	h.Script("systemctl stop outrider")
+	h.RunScript("systemctl stop outrider")
 
 	// One path of the mesh configuration does not exist, as if its file system were not mounted
 	// yet.
 	h.WriteText("/etc/outrider/conf.d/70-open.toml",
 		"[discovery]\nfiles = [\"/etc/outrider/mesh.d\", \"/srv/mesh\"]\n")
-	h.Script("systemctl start --no-block outrider")
+	h.RunScript("systemctl start --no-block outrider")
 	h.status("/srv/mesh:1: does not exist")
 	h.status("not ready")
 	h.captureIs("closed")
 	h.plain("000 000 000")
 	// A reload reports the path, and the ports stay closed.
-	h.Script("outrider reload 2>&1 | grep -F '/srv/mesh:1: does not exist' && " +
+	h.RunScript("outrider reload 2>&1 | grep -F '/srv/mesh:1: does not exist' && " +
 		"! outrider wait --timeout 1s")
 	h.captureIs("closed")
-	h.Script("mkdir /srv/mesh; touch /srv/mesh/empty.yaml; outrider wait --timeout 30s")
+	h.RunScript("mkdir /srv/mesh; touch /srv/mesh/empty.yaml; outrider wait --timeout 30s")
 	h.captureIs("on")
 	h.plain("000 000 000")
-	h.Script("systemctl stop outrider; rm -r /srv/mesh; systemctl start --no-block outrider")
+	h.RunScript("systemctl stop outrider; rm -r /srv/mesh; systemctl start --no-block outrider")
 	h.status("/srv/mesh:1: does not exist")
-	h.Script("mkdir /srv/mesh; outrider wait --timeout 30s")
+	h.RunScript("mkdir /srv/mesh; outrider wait --timeout 30s")
 	h.mutual()
 }
 
@@ -302,7 +302,7 @@ spec:
 func TestStrict_Boot(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)
-	h.Script("systemctl start outrider; systemctl enable outrider outrider-capture-early.service")
+	h.RunScript("systemctl start outrider; systemctl enable outrider outrider-capture-early.service")
 	h.captureIs("on")
 	for _, broken := range []bool{false, true} {
 		if broken {
@@ -311,7 +311,7 @@ func TestStrict_Boot(t *testing.T) {
 		if err := h.Reboot(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		h.Script(asks)
+		h.RunScript(asks)
 		h.plain("000 000 000")
 		if !broken {
 			h.mutual()
@@ -324,7 +324,7 @@ func TestStrict_Boot(t *testing.T) {
 			"new inbound connections are refused until Envoy serves") {
 			t.Errorf("the journal:\n%s", log)
 		}
-		h.Script("outrider cleanup --stop")
+		h.RunScript("outrider cleanup --stop")
 		h.plain("200 200 200")
 	}
 }

@@ -101,7 +101,7 @@ func TestLife(t *testing.T) {
 			"outrider-envoy.service")
 		h.Eventually(time.Minute, "another keeper's Envoy serves", func() bool {
 			now := h.MainPID("outrider-envoy")
-			return now != 0 && now != keeper && h.HTTPStatus() == "200"
+			return now != 0 && now != keeper && h.EnvoyHTTPStatus() == "200"
 		})
 	})
 	t.Run("a keeper that stays away is an error", func(t *testing.T) { keeperStaysAway(t, h) })
@@ -126,7 +126,7 @@ func keeperStaysAway(t *testing.T, h *Host) {
 	})
 	h.WriteText("/run/go", "")
 	h.Eventually(time.Minute, "Envoy serves again", func() bool {
-		return h.HTTPStatus() == "200" &&
+		return h.EnvoyHTTPStatus() == "200" &&
 			h.Status().Ready
 	})
 	for _, standing := range h.Status().Conditions {
@@ -153,19 +153,19 @@ func privileges(t *testing.T, h *Host) {
 		{"Envoy", live, "outrider-envoy", "0000000000000400"},
 	} {
 		id := user(c.user)
-		if got := strings.Fields(h.ProcessStatus(c.pid, "Uid")); strings.Join(got,
+		if got := strings.Fields(h.ProcessStatusField(c.pid, "Uid")); strings.Join(got,
 			" ") != strings.Join([]string{id, id, id, id}, " ") {
 			t.Errorf("%s runs as %v, not as %s (%s)", c.what, got, c.user, id)
 		}
 		for _, set := range []string{"CapEff", "CapPrm", "CapBnd", "CapAmb", "CapInh"} {
-			if got := h.ProcessStatus(c.pid, set); got != c.capabilities {
+			if got := h.ProcessStatusField(c.pid, set); got != c.capabilities {
 				t.Errorf("%s: %s is %s, want %s", c.what, set, got, c.capabilities)
 			}
 		}
-		if got := h.ProcessStatus(c.pid, "NoNewPrivs"); got != "1" {
+		if got := h.ProcessStatusField(c.pid, "NoNewPrivs"); got != "1" {
 			t.Errorf("%s: NoNewPrivs is %s", c.what, got)
 		}
-		if got := h.ProcessStatus(c.pid, "Seccomp"); got != "2" {
+		if got := h.ProcessStatusField(c.pid, "Seccomp"); got != "2" {
 			t.Errorf("%s: Seccomp is %s", c.what, got)
 		}
 	}
@@ -298,7 +298,7 @@ func stop(t *testing.T, h *Host) {
 			t.Errorf("%s still runs: %v", program, left)
 		}
 	}
-	left := strings.Fields(h.Script(
+	left := strings.Fields(h.RunScript(
 		"find /run/outrider /run/outrider-envoy /dev/shm ! -type d | sort"))
 	for i, socket := range left {
 		left[i] = strings.TrimPrefix(socket, "/run/outrider/")

@@ -39,7 +39,7 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	// The agent's control loop must respond within half of the watchdog's interval. On a busy
 	// machine that takes up to two seconds.
 	h.WriteText("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
-	h.Script("systemctl daemon-reload; systemctl start outrider.service")
+	h.RunScript("systemctl daemon-reload; systemctl start outrider.service")
 	h.MustServe()
 	ready := func(after string) {
 		h.Eventually(time.Minute, "after "+after+" the agent is ready", func() bool {
@@ -48,9 +48,9 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 		})
 		h.MustServe()
 	}
-	h.Script("sed -i '/^ *hosts:/s/hosts/hots/' /etc/outrider/mesh.d/web.yaml")
+	h.RunScript("sed -i '/^ *hosts:/s/hosts/hots/' /etc/outrider/mesh.d/web.yaml")
 	h.Eventually(time.Minute, "the invalid file is reported", func() bool {
-		return strings.Contains(h.Script("outrider status || true"), "web.yaml:")
+		return strings.Contains(h.RunScript("outrider status || true"), "web.yaml:")
 	})
 	running := h.StartLoad(0.2)
 	for range 2 {

@@ -90,7 +90,7 @@ func Start(t testing.TB) *Cluster {
 // CreateCRDs creates Istio's CRDs.
 func (c *Cluster) CreateCRDs() {
 	c.t.Helper()
-	source, err := parts.IstioSource()
+	source, err := parts.IstioSourceDir()
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -137,8 +137,8 @@ func (c *Cluster) StartIstiod(environment ...string) (address string, kill func(
 // IstiodPlaintextAddress returns the plaintext xDS address of the istiod started last.
 func (c *Cluster) IstiodPlaintextAddress() string { return c.plain }
 
-// LastPID returns the PID of the program started last.
-func (c *Cluster) LastPID() int { return c.pid }
+// LastProgramPID returns the PID of the program started last.
+func (c *Cluster) LastProgramPID() int { return c.pid }
 
 // run starts a program. It is killed when the test ends, or when kill is called. If the test fails,
 // the end of its output is logged.

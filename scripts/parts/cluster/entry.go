@@ -47,8 +47,8 @@ func entries(namespace string) string {
 	return "/apis/networking.istio.io/v1/namespaces/" + namespace + "/workloadentries"
 }
 
-// Entry returns a WorkloadEntry, or nil if it does not exist.
-func (c *Cluster) Entry(namespace, name string) *WorkloadEntry {
+// WorkloadEntry returns a WorkloadEntry, or nil if it does not exist.
+func (c *Cluster) WorkloadEntry(namespace, name string) *WorkloadEntry {
 	var e WorkloadEntry
 	if !c.Get(entries(namespace)+"/"+name, &e) {
 		return nil
@@ -56,21 +56,21 @@ func (c *Cluster) Entry(namespace, name string) *WorkloadEntry {
 	return &e
 }
 
-// Entries returns the WorkloadEntries of a namespace.
-func (c *Cluster) Entries(namespace string) []json.RawMessage {
+// WorkloadEntries returns the WorkloadEntries of a namespace.
+func (c *Cluster) WorkloadEntries(namespace string) []json.RawMessage {
 	var list struct{ Items []json.RawMessage }
 	c.Get(entries(namespace), &list)
 	return list.Items
 }
 
-// AwaitEntry waits until the Health of a WorkloadEntry begins with prefix, and returns the
+// AwaitWorkloadEntryHealth waits until the Health of a WorkloadEntry begins with prefix, and returns the
 // WorkloadEntry.
-func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
+func (c *Cluster) AwaitWorkloadEntryHealth(t testing.TB, limit time.Duration,
 	namespace, name, prefix string) *WorkloadEntry {
 	t.Helper()
 	var e *WorkloadEntry
 	parts.Eventually(t, limit, "the WorkloadEntry's health is "+prefix, func() bool {
-		e = c.Entry(namespace, name)
+		e = c.WorkloadEntry(namespace, name)
 		return e != nil && strings.HasPrefix(e.Health(), prefix)
 	})
 	return e
@@ -79,10 +79,10 @@ func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 // UIDAndHealth returns the UID and the Health, as a state for WatchEntry.
 func (e WorkloadEntry) UIDAndHealth() string { return e.Metadata.UID + " " + e.Health() }
 
-// WatchEntry watches a WorkloadEntry until stop is called. stop returns the sequence of its states,
+// WatchWorkloadEntry watches a WorkloadEntry until stop is called. stop returns the sequence of its states,
 // in which consecutive states differ. state returns the state of a WorkloadEntry; the state "none"
 // means that it does not exist.
-func (c *Cluster) WatchEntry(namespace, name string,
+func (c *Cluster) WatchWorkloadEntry(namespace, name string,
 	state func(WorkloadEntry) string) (stop func() []string) {
 	c.t.Helper()
 	const none = "none"
@@ -127,7 +127,7 @@ func (c *Cluster) WatchEntry(namespace, name string,
 		defer cancel()
 		parts.Eventually(c.t, time.Minute, "the watch has the last change", func() bool {
 			now := none
-			if e := c.Entry(namespace, name); e != nil {
+			if e := c.WorkloadEntry(namespace, name); e != nil {
 				now = state(*e)
 			}
 			mu.Lock()

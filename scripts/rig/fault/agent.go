@@ -111,7 +111,7 @@ func agentKilledAtRandom(s *Execution) {
 			case <-reloads:
 				return
 			case <-time.After(50 * time.Millisecond):
-				s.Outrider("reload")
+				s.RunOutrider("reload")
 			}
 		}
 	}()

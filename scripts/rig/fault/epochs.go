@@ -121,7 +121,7 @@ func parentKilledAtStart(s *Execution) {
 }
 
 // awaitAny waits until a reload ends, whatever its result.
-func (s *Execution) awaitAny(outcome <-chan rig.Result) {
+func (s *Execution) awaitAny(outcome <-chan rig.CommandResult) {
 	s.Helper()
 	select {
 	case <-outcome:
@@ -156,8 +156,8 @@ func parentStoppedBefore(s *Execution) {
 	s.MarkFault()
 	parts.PauseProcess(s, before.PID)
 	// s.reloaded would request the status first, which would wait for the stopped epoch.
-	if result := s.Outrider("reload"); result.ExitCode != 0 {
-		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
+	if result := s.RunOutrider("reload"); result.ExitCode != 0 {
+		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Stdout, result.Stderr)
 	}
 }
 
@@ -174,8 +174,8 @@ func (s *Execution) reloadEvery(gap time.Duration) {
 	var reloads sync.WaitGroup
 	for range requested {
 		reloads.Go(func() {
-			if result := s.Outrider("reload"); result.ExitCode != 0 {
-				s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
+			if result := s.RunOutrider("reload"); result.ExitCode != 0 {
+				s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Stdout, result.Stderr)
 			}
 		})
 		time.Sleep(gap)

@@ -21,7 +21,7 @@ type Fault struct {
 	Description  string // description of the fault and of the expected result
 	Envoy        string // TOML with additional keys of [envoy]
 	NoValidation bool   // disable validation of the bootstrap (envoy --mode validate)
-	Harm         Harm
+	AllowedHarm         Harm
 	Inject       func(*Execution)
 }
 
@@ -99,11 +99,11 @@ type Outcome struct {
 	AllowedLosses int                  `json:"pardoned"`
 	Retriable     int                  `json:"reuse"`
 	RecoveryTime  time.Duration        `json:"recovered"` // time until recovery, see rig.Probe
-	// MaxStartTime is the maximum time from the start of an epoch until it was live, apart from the
+	// MaxEpochStartTime is the maximum time from the start of an epoch until it was live, apart from the
 	// fault. It shows how busy the machine was.
-	MaxStartTime   time.Duration `json:"start"`
+	MaxEpochStartTime   time.Duration `json:"start"`
 	Slowest        time.Duration `json:"slowest"` // duration of the slowest request in the load
-	MeasuredFigure string        `json:"figure,omitempty"`
+	ExtraResult string        `json:"figure,omitempty"`
 	// Errors contains errors other than lost requests.
 	Errors []string    `json:"wrong,omitempty"`
 	Report load.Report `json:"-"`
@@ -112,9 +112,9 @@ type Outcome struct {
 // OK reports whether the run passed.
 func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Errors) == 0 }
 
-// Busy reports whether the machine was too busy to judge the run: requests took longer than a
+// MachineBusy reports whether the machine was too busy to judge the run: requests took longer than a
 // recovery may take.
-func (o Outcome) Busy() bool { return o.Slowest > busyAnswer || o.Report.Stall > busyStall }
+func (o Outcome) MachineBusy() bool { return o.Slowest > busyAnswer || o.Report.MaxSendDelay > busyStall }
 
 // LostCount returns the number of requests in Lost.
 func (o Outcome) LostCount() int {
@@ -164,10 +164,10 @@ func Run(t testing.TB, fault Fault, options Options) Outcome {
 	s.worksAgain()
 	time.Sleep(quiet)
 	s.Probe.Stop()
-	outcome := Outcome{MaxStartTime: s.start, Report: s.Load.Stop()}
+	outcome := Outcome{MaxEpochStartTime: s.start, Report: s.Load.Stop()}
 	s.evaluate(&outcome)
 	s.End()
-	outcome.MeasuredFigure, outcome.Errors = s.figure, s.wrong
+	outcome.ExtraResult, outcome.Errors = s.figure, s.wrong
 	return outcome
 }
 
@@ -182,7 +182,7 @@ func (s *Execution) evaluate(outcome *Outcome) {
 	limit := recoverWithin
 	if !s.Options.Strict {
 		limit = max(limit,
-			time.Duration(float64(limit)*min(float64(outcome.MaxStartTime)/float64(quickStart),
+			time.Duration(float64(limit)*min(float64(outcome.MaxEpochStartTime)/float64(quickStart),
 				busiest)))
 	}
 	excused := map[int]bool{}
@@ -197,7 +197,7 @@ func (s *Execution) evaluate(outcome *Outcome) {
 		}
 	}
 	all := rig.CountLosses(report, nil)
-	switch s.fault.Harm {
+	switch s.fault.AllowedHarm {
 	case HarmNone:
 		outcome.Lost = all
 	case HarmConnectionsCut:
@@ -232,8 +232,8 @@ func (s *Execution) worksAgain() {
 	before := s.LiveEpoch()
 	s.notice(before)
 	s.sound()
-	if result := s.Outrider("reload"); result.ExitCode != 0 {
-		s.Errorf("the next reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
+	if result := s.RunOutrider("reload"); result.ExitCode != 0 {
+		s.Errorf("the next reload: exit %d: %s%s", result.ExitCode, result.Stdout, result.Stderr)
 	}
 	now := s.LiveEpoch()
 	if now.PID == before.PID {
@@ -255,7 +255,7 @@ func (s *Execution) healthy() {
 			wrong = append(wrong, "admin view: "+err.Error())
 		}
 		var status api.Status
-		s.OutriderJSON(&status, "status")
+		s.RunOutriderJSON(&status, "status")
 		for _, c := range status.Conditions {
 			wrong = append(wrong, c.Code+": "+c.Sentence)
 		}
@@ -270,10 +270,10 @@ func (s *Execution) healthy() {
 // refused requests a reload, which must be refused with a reason that contains says.
 func (s *Execution) refused(says string) {
 	s.Helper()
-	result := s.Outrider("reload")
-	if result.ExitCode != 1 || !strings.Contains(result.Err, says) {
+	result := s.RunOutrider("reload")
+	if result.ExitCode != 1 || !strings.Contains(result.Stderr, says) {
 		s.Errorf("reload: exit %d, expected a refusal that says %q: %s%s", result.ExitCode, says,
-			result.Out, result.Err)
+			result.Stdout, result.Stderr)
 	}
 }
 
@@ -281,8 +281,8 @@ func (s *Execution) refused(says string) {
 func (s *Execution) reloaded() (before, now api.Epoch) {
 	s.Helper()
 	before = s.LiveEpoch()
-	if result := s.Outrider("reload"); result.ExitCode != 0 {
-		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
+	if result := s.RunOutrider("reload"); result.ExitCode != 0 {
+		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Stdout, result.Stderr)
 	}
 	return before, s.LiveEpoch()
 }

@@ -174,11 +174,11 @@ func (s *Execution) neverInitialises() {
 
 // initialising requests a reload whose epoch never becomes live, and returns that epoch when it
 // only waits for its endpoints. outcome receives the result of the reload.
-func (s *Execution) initialising() (child api.Epoch, outcome <-chan rig.Result) {
+func (s *Execution) initialising() (child api.Epoch, outcome <-chan rig.CommandResult) {
 	s.Helper()
 	s.neverInitialises()
-	answer := make(chan rig.Result, 1)
-	go func() { answer <- s.Outrider("reload") }()
+	answer := make(chan rig.CommandResult, 1)
+	go func() { answer <- s.RunOutrider("reload") }()
 	child = s.AwaitEpochState(api.EpochStarting, time.Minute)
 	// until the new Envoy has initialized everything except the cluster that waits
 	time.Sleep(quiet)
@@ -190,7 +190,7 @@ func killedWhileInitialising(s *Execution) {
 	child, outcome := s.initialising()
 	s.Signal(child.PID, syscall.SIGKILL)
 	if result := <-outcome; result.ExitCode != 1 {
-		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
+		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Stdout, result.Stderr)
 	}
 	// The live epoch may be another one than before, if a replacement was necessary. Its process
 	// must exist.

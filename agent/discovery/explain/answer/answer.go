@@ -17,8 +17,8 @@ type Request struct {
 	// Headers are the request's headers, except those that other fields define.
 	Headers []Header `json:"headers,omitempty"`
 	TLS     bool     `json:"tls,omitempty"` // the client uses TLS, with Host as server name (SNI)
-	// Address is the destination address of the connection; zero if unknown.
-	Address netip.Addr `json:"address,omitzero"`
+	// DestinationAddress is the destination address of the connection; zero if unknown.
+	DestinationAddress netip.Addr `json:"address,omitzero"`
 	// Source is the client's address; zero if unknown.
 	Source netip.Addr `json:"source,omitzero"`
 	// ClientSPIFFEID is the SPIFFE ID in the client's certificate; "": the client presents none. If

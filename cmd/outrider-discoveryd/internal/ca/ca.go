@@ -178,7 +178,7 @@ func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error
 	}
 	if err == nil && !s.rates.Allow(caller.String(), time.Now()) {
 		err = status.Errorf(codes.ResourceExhausted,
-			"%s makes more than %d requests a second: try again", caller, rates.RequestsPerIdentity)
+			"%s makes more than %d requests a second: try again", caller, rates.RequestsPerSecondPerIdentity)
 	}
 	return caller, err
 }

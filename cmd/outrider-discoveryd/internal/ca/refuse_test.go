@@ -103,7 +103,7 @@ func TestRefuse_BoundsTheLinesOfANetwork(t *testing.T) {
 	var log bytes.Buffer
 	s := logging(t, &log, auth.Caller{}, status.Error(codes.Unauthenticated, "no credential"))
 	for i := range 2 * unknownLimits.PerClass {
-		listener := xds.LimitTCP(arriving{from: fmt.Sprintf("[2001:db8::%d]:1", i+1)})
+		listener := xds.LimitConnections(arriving{from: fmt.Sprintf("[2001:db8::%d]:1", i+1)})
 		connection, err := listener.Accept()
 		if err != nil {
 			t.Fatal(err)

@@ -148,7 +148,7 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 		if test.err != "" {
 			s.awaitError(test.err)
 		} else {
-			parts.EventuallySees(t, limit, test.fault, func() (bool, string) {
+			parts.EventuallyWithObservation(t, limit, test.fault, func() (bool, string) {
 				return strings.HasPrefix(s.problem(), test.problem), s.problem()
 			})
 		}

@@ -113,9 +113,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// RemoveRetained accepts Consul's current list of services as complete: it removes services that
+// RemoveRetainedInputs accepts Consul's current list of services as complete: it removes services that
 // the registry retained because Consul had lost data.
-func (r *Registry) RemoveRetained() {
+func (r *Registry) RemoveRetainedInputs() {
 	for _, w := range r.watchers {
 		select {
 		case w.accept <- struct{}{}:

@@ -152,7 +152,7 @@ func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 	s.awaitAddresses("consul:mail", "10.0.0.3")
 	consul.Deregister(t, web) // a service that is deregistered, not lost, is removed
 	s.await("services", "consul:api consul:mail", s.paths)
-	s.registry.RemoveRetained()
+	s.registry.RemoveRetainedInputs()
 	s.await("services", "consul:api", s.paths)
 	s.await("problem", "", s.problem)
 }

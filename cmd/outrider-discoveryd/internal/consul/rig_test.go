@@ -85,7 +85,7 @@ func (s *sink) awaitSynced() {
 // await waits until a function returns the wanted value.
 func (s *sink) await(what, want string, value func() string) {
 	s.t.Helper()
-	parts.EventuallySees(s.t, limit, what+": "+want, func() (bool, string) {
+	parts.EventuallyWithObservation(s.t, limit, what+": "+want, func() (bool, string) {
 		got := value()
 		return got == want, got
 	})
@@ -100,7 +100,7 @@ func (s *sink) awaitAddresses(path, want string) {
 // error.
 func (s *sink) awaitError(text string) {
 	s.t.Helper()
-	parts.EventuallySees(s.t, limit, "error "+text, func() (bool, string) {
+	parts.EventuallyWithObservation(s.t, limit, "error "+text, func() (bool, string) {
 		err := s.registry.Status().Err
 		if err == nil {
 			return text == "", "no error"

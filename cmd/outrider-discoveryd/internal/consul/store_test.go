@@ -169,7 +169,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 
 	leases := func() map[string]string {
 		t.Helper()
-		all, err := b.Leases(ctx)
+		all, err := b.LeaseVersions(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

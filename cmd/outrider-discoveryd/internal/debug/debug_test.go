@@ -117,7 +117,7 @@ func start(t *testing.T) world {
 	ended := make(chan error, 2)
 	go func() { ended <- server.Run(ctx) }()
 	go func() {
-		ended <- streams.Serve(ctx, xds.LimitTCP(bound), grpc.Creds(credentials.NewTLS(&tls.Config{
+		ended <- streams.Serve(ctx, xds.LimitConnections(bound), grpc.Creds(credentials.NewTLS(&tls.Config{
 			Certificates: []tls.Certificate{own}, ClientCAs: w.pool,
 			ClientAuth: tls.VerifyClientCertIfGiven})))
 	}()

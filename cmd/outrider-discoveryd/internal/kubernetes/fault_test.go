@@ -242,8 +242,8 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 	if got := services.Paths(); !slices.Equal(got, had) {
 		t.Errorf("after an empty list: %q, want %q", got, had)
 	}
-	s.RemoveRetained()
-	r.RemoveRetained()
+	s.RemoveRetainedInputs()
+	r.RemoveRetainedInputs()
 	parts.Eventually(t, limit, "the lists are accepted", func() bool {
 		return slices.Equal(objects.Paths(), []string{"kubernetes:ServiceEntry/after/new"}) &&
 			slices.Equal(services.Paths(), []string{"kubernetes:Service/default/kubernetes"})

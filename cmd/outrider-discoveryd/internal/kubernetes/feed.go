@@ -155,8 +155,8 @@ func (f *feed) Status() source.Status {
 	return status
 }
 
-// RemoveRetained removes the objects that are retained although a list is empty.
-func (f *feed) RemoveRetained() {
+// RemoveRetainedInputs removes the objects that are retained although a list is empty.
+func (f *feed) RemoveRetainedInputs() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.signal()

@@ -171,7 +171,7 @@ func ownServer(t *testing.T, c *cluster.Cluster) fleetServer {
 
 func istiodServer(c *cluster.Cluster) fleetServer {
 	_, kill := c.StartIstiod("PILOT_MAX_REQUESTS_PER_SECOND=10000")
-	return fleetServer{c.IstiodPlaintextAddress(), c.LastPID(), kill}
+	return fleetServer{c.IstiodPlaintextAddress(), c.LastProgramPID(), kill}
 }
 
 // fleet is a number of xDS clients that have received all resources.
@@ -220,7 +220,7 @@ func measureChanges(t *testing.T, c *cluster.Cluster, name string, s fleetServer
 	var took, written []time.Duration
 	for i := range fleetChanges {
 		address := fmt.Sprintf("10.%d.0.%d", 200+len(name), i)
-		mark := f.WatchBytes(adsload.EndpointType, []byte(address))
+		mark := f.WatchContent(adsload.EndpointType, []byte(address))
 		begun := time.Now()
 		c.MergePatch(slicePath+"default/endpointslices/s7-x",
 			`{"endpoints": [{"addresses": ["10.9.0.1"]}, {"addresses": ["`+address+`"]}]}`)

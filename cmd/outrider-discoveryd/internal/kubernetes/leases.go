@@ -55,8 +55,8 @@ func (s *EntryStore) RenewLease(ctx context.Context, instance string,
 	return s.failure(err)
 }
 
-// Leases implements registration.Store. Its values are the resourceVersions of the Leases.
-func (s *EntryStore) Leases(ctx context.Context) (map[string]string, error) {
+// LeaseVersions implements registration.Store. Its values are the resourceVersions of the Leases.
+func (s *EntryStore) LeaseVersions(ctx context.Context) (map[string]string, error) {
 	client, err := s.leases()
 	if err != nil {
 		return nil, err

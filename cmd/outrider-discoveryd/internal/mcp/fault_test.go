@@ -110,7 +110,7 @@ func TestSource_KeepsStateOverFaults(t *testing.T) {
 	s := start(t, Options{Address: listener.Addr().String()})
 	reported := func(text string) {
 		t.Helper()
-		parts.EventuallySees(t, limit, text, func() (bool, string) {
+		parts.EventuallyWithObservation(t, limit, text, func() (bool, string) {
 			now := s.source.Status()
 			if now.Err != nil {
 				return text != "" && strings.Contains(now.Err.Error(), text), now.Err.Error()

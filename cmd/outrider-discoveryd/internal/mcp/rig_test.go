@@ -51,7 +51,7 @@ func (s *sink) paths() string { return strings.Join(s.Paths(), " ") }
 
 func (s *sink) awaitPaths(want string) {
 	s.t.Helper()
-	parts.EventuallySees(s.t, limit, "objects "+want, func() (bool, string) {
+	parts.EventuallyWithObservation(s.t, limit, "objects "+want, func() (bool, string) {
 		got := s.paths()
 		status := s.source.Status()
 		if status.Err != nil {

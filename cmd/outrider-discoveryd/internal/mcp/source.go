@@ -76,8 +76,8 @@ func (s *Source) Status() source.Status {
 	return s.status
 }
 
-// RemoveRetained removes the objects that are retained although the lists of their types are empty.
-func (s *Source) RemoveRetained() {
+// RemoveRetainedInputs removes the objects that are retained although the lists of their types are empty.
+func (s *Source) RemoveRetainedInputs() {
 	select {
 	case s.accept <- struct{}{}:
 	default: // the channel has a signal already

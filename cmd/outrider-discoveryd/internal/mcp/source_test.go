@@ -141,7 +141,7 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 		"empty: the 1 objects of before stay until there is one again; a reload removes them" {
 		t.Errorf("status %+v", now)
 	}
-	config.source.RemoveRetained()
+	config.source.RemoveRetainedInputs()
 	config.awaitPaths(rulePath + " " + entryPath)
 	again.write(t, "gateway.yaml", gateway)
 	config.awaitPaths(strings.Join([]string{rulePath, gatewayPath, entryPath}, " "))

@@ -67,7 +67,7 @@ func configure(t *testing.T) *config.Source {
 func send(t *testing.T, m *Source, method, path, token, body string) (status int, text string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	parts.EventuallySees(t, time.Minute, "the write API answers", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "the write API answers", func() (bool, string) {
 		request, err := http.NewRequestWithContext(t.Context(), method,
 			"http://"+m.config.Listen+path, strings.NewReader(body))
 		if err != nil {
@@ -214,7 +214,7 @@ func TestMemory_ServesWhatItHadAfterRestart(t *testing.T) {
 	end()
 
 	m, recorder, now, board, _ := begin()
-	parts.EventuallySees(t, time.Minute, "what the source had is served", func() (bool, string) {
+	parts.EventuallyWithObservation(t, time.Minute, "what the source had is served", func() (bool, string) {
 		return now.String() == object+"a, "+object+"b, "+object+"c" &&
 			len(board.Conditions()) == 1, now.String()
 	})
@@ -223,7 +223,7 @@ func TestMemory_ServesWhatItHadAfterRestart(t *testing.T) {
 	if got := now.String(); got != object+"a, "+object+"c" {
 		t.Errorf("after changes %s is served", got)
 	}
-	recorder.RemoveRetained()
+	recorder.RemoveRetainedInputs()
 	if got := now.String(); got != object+"a" || len(board.Conditions()) != 0 {
 		t.Errorf("after a reload %s is served, %v", got, board.Conditions())
 	}

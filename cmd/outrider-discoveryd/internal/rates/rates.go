@@ -10,12 +10,12 @@ import (
 // Limits of the requests of one identity. All hosts of a service account have the same identity, so
 // the burst must suffice when a whole fleet starts.
 const (
-	RequestsPerIdentity     = 100
+	RequestsPerSecondPerIdentity     = 100
 	RequestBurstPerIdentity = 1000
 	// number of identities with a limit of their own; further identities share one limit
 	maxIdentities = 16_384
 
-	interval = time.Second / RequestsPerIdentity
+	interval = time.Second / RequestsPerSecondPerIdentity
 	// after this time without requests, a burst is allowed again
 	idleTime = RequestBurstPerIdentity * interval
 )

@@ -21,7 +21,7 @@ func TestLimiter_BoundEachIdentity(t *testing.T) {
 			t.Errorf("%s: %d at once", identity, got)
 		}
 	}
-	if got := count("a", now.Add(time.Second)); got != RequestsPerIdentity {
+	if got := count("a", now.Add(time.Second)); got != RequestsPerSecondPerIdentity {
 		t.Errorf("%d after a second", got)
 	}
 	for i := range 2 * maxIdentities {

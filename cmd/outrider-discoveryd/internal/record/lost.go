@@ -16,7 +16,7 @@ import (
 )
 
 // cautious is a source whose stored objects stay in use although its list is empty, until a reload.
-type cautious interface{ RemoveRetained() }
+type cautious interface{ RemoveRetainedInputs() }
 
 func (r *Recorder) isCautious(name string) bool {
 	return slices.ContainsFunc(r.sources, func(s source.Source) bool {
@@ -69,8 +69,8 @@ func kindOf(path string) string {
 	return source
 }
 
-// RemoveRetained removes the stored inputs that withLost has added to the lists of sources.
-func (r *Recorder) RemoveRetained() {
+// RemoveRetainedInputs removes the stored inputs that withLost has added to the lists of sources.
+func (r *Recorder) RemoveRetainedInputs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, s := range r.states {

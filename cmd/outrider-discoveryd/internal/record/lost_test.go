@@ -21,7 +21,7 @@ import (
 // although its list is empty.
 type careful struct{ fake }
 
-func (*careful) RemoveRetained() {}
+func (*careful) RemoveRetainedInputs() {}
 
 func listOf(all bool, paths ...string) discovery.SourceUpdate {
 	b := discovery.SourceUpdate{Source: "consul", Complete: all}
@@ -76,7 +76,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		r.AcceptUpdate(discovery.SourceUpdate{Source: "consul",
 			Inputs: []store.SourceInput{{Path: "consul:a/2"}}})
 		r.AcceptUpdate(listOf(false, "consul:b/1"))
-		r.RemoveRetained()
+		r.RemoveRetainedInputs()
 		if len(r.board.Conditions()) > 0 {
 			t.Errorf("conditions after a reload: %v", r.board.Conditions())
 		}

@@ -51,7 +51,7 @@ func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 	if err := s.options.Store.RenewLease(ctx, s.instance, s.expiry()); err != nil {
 		return nil, err
 	}
-	return s.options.Store.Leases(ctx)
+	return s.options.Store.LeaseVersions(ctx)
 }
 
 // expiry returns how long a lease is valid after a renewal: the grace period, and one interval by

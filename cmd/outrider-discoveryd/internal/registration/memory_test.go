@@ -171,7 +171,7 @@ func (m *memory) RenewLease(_ context.Context, instance string, _ time.Duration)
 	return m.down
 }
 
-func (m *memory) Leases(context.Context) (map[string]string, error) {
+func (m *memory) LeaseVersions(context.Context) (map[string]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := map[string]string{}

@@ -177,7 +177,7 @@ func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
 	}
 	if !s.rates.Allow(id.String(), time.Now()) {
 		return nil, status.Errorf(codes.ResourceExhausted,
-			"%s registers more than %d workloads a second: try again", id, rates.RequestsPerIdentity)
+			"%s registers more than %d workloads a second: try again", id, rates.RequestsPerSecondPerIdentity)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -96,7 +96,7 @@ func TestServer_Life(t *testing.T) {
 			t.Errorf("removed after %v", took)
 		}
 		time.Sleep(3 * grace)
-		if all, _ := m.Leases(t.Context()); all[a.instance] != "" || all[b.instance] == "" {
+		if all, _ := m.LeaseVersions(t.Context()); all[a.instance] != "" || all[b.instance] == "" {
 			t.Errorf("leases: %v", all)
 		}
 	})

@@ -23,7 +23,7 @@ type answer struct {
 	Conditions []condition.Condition    `json:"conditions"`
 	Sources    []Source                 `json:"sources"`
 	Problems   *list[discovery.Problem] `json:"problems,omitempty"`
-	Hosts      *list[Host]              `json:"hosts,omitempty"`
+	Hosts      *list[ConnectedHost]              `json:"hosts,omitempty"`
 	Services   *list[Service]           `json:"services,omitempty"`
 }
 
@@ -124,7 +124,7 @@ func (s *Server) answer(ctx context.Context, r request) (*answer, error) {
 		}, same)
 	}
 	if r.has(hostList) {
-		a.Hosts = paginate(r, now.hosts, func(h Host) bool {
+		a.Hosts = paginate(r, now.hosts, func(h ConnectedHost) bool {
 			return r.in(h.Node, h.Address, h.Identity, h.Agent, h.Envoy, h.State, h.Reason)
 		}, same)
 	}

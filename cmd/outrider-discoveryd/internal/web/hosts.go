@@ -21,9 +21,9 @@ const (
 
 var states = []string{refused, pending, synced}
 
-// Host is a connected proxy: all streams with the same node ID and identity. During a hot restart a
+// ConnectedHost is a connected proxy: all streams with the same node ID and identity. During a hot restart a
 // proxy has two streams.
-type Host struct {
+type ConnectedHost struct {
 	Node     string `json:"node"` // ID in the node that the client sent
 	Name     string `json:"name"` // third segment of the ID; Istio's agents send NAME.NAMESPACE
 	Kind     string `json:"kind,omitempty"`
@@ -34,7 +34,7 @@ type Host struct {
 	State    string `json:"state"`
 	Reason   string `json:"reason,omitempty"` // a refused resource, with the client's error message
 	// time of the last accepted response
-	AcceptedAt time.Time `json:"accepted,omitzero"`
+	LastAckAt time.Time `json:"accepted,omitzero"`
 	Since      time.Time `json:"connected"` // start of the oldest stream
 	// expiry of the client certificate on the newest stream
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
@@ -59,9 +59,9 @@ func shorten(text string) string {
 
 // hosts returns the hosts that have streams, sorted by decreasing severity of their state, then by
 // name.
-func hosts(streams []xds.StreamStatus) []Host {
+func hosts(streams []xds.StreamStatus) []ConnectedHost {
 	type key struct{ node, identity string }
-	known := make(map[key]*Host, len(streams))
+	known := make(map[key]*ConnectedHost, len(streams))
 	for i := range streams {
 		s := &streams[i]
 		if len(s.Types) == 0 {
@@ -74,11 +74,11 @@ func hosts(streams []xds.StreamStatus) []Host {
 			known[key{s.Node.GetId(), s.Peer.Identity}] = &one
 		}
 	}
-	all := make([]Host, 0, len(known))
+	all := make([]ConnectedHost, 0, len(known))
 	for _, h := range known {
 		all = append(all, *h)
 	}
-	slices.SortFunc(all, func(x, y Host) int {
+	slices.SortFunc(all, func(x, y ConnectedHost) int {
 		return cmp.Or(cmp.Compare(rank(x.State), rank(y.State)), cmp.Compare(x.Name, y.Name),
 			cmp.Compare(x.Node, y.Node), cmp.Compare(x.Identity, y.Identity))
 	})
@@ -89,7 +89,7 @@ func rank(state string) int { return slices.Index(states, state) }
 
 // merge adds another stream of the same host. The host gets the worse state of both streams, and
 // the version, address and certificate of the newer one.
-func (h *Host) merge(other Host) {
+func (h *ConnectedHost) merge(other ConnectedHost) {
 	newest, oldest := h, &other
 	if other.newest > h.newest {
 		newest, oldest = &other, h
@@ -98,8 +98,8 @@ func (h *Host) merge(other Host) {
 	if rank(oldest.State) < rank(newest.State) {
 		merged.State, merged.Reason = oldest.State, oldest.Reason
 	}
-	if oldest.AcceptedAt.After(merged.AcceptedAt) {
-		merged.AcceptedAt = oldest.AcceptedAt
+	if oldest.LastAckAt.After(merged.LastAckAt) {
+		merged.LastAckAt = oldest.LastAckAt
 	}
 	if oldest.Since.Before(merged.Since) {
 		merged.Since = oldest.Since
@@ -108,9 +108,9 @@ func (h *Host) merge(other Host) {
 	*h = merged
 }
 
-func hostOf(s *xds.StreamStatus) Host {
+func hostOf(s *xds.StreamStatus) ConnectedHost {
 	node := s.Node
-	h := Host{Node: shorten(node.GetId()), Identity: s.Peer.Identity, Since: s.OpenedAt,
+	h := ConnectedHost{Node: shorten(node.GetId()), Identity: s.Peer.Identity, Since: s.OpenedAt,
 		Streams: 1, newest: s.ID, Address: s.Peer.Address,
 		Agent: shorten(agent(s)), Envoy: shorten(discovery.EnvoyVersion(node))}
 	if host, _, err := net.SplitHostPort(h.Address); err == nil {
@@ -125,8 +125,8 @@ func hostOf(s *xds.StreamStatus) Host {
 	}
 	h.State = synced
 	for _, t := range s.Types {
-		if t.AcceptedAt.After(h.AcceptedAt) {
-			h.AcceptedAt = t.AcceptedAt
+		if t.AcceptedAt.After(h.LastAckAt) {
+			h.LastAckAt = t.AcceptedAt
 		}
 		if len(t.Refused) > 0 {
 			h.State = refused
@@ -135,7 +135,7 @@ func hostOf(s *xds.StreamStatus) Host {
 			h.State = pending
 		}
 	}
-	if h.AcceptedAt.IsZero() && h.State == synced {
+	if h.LastAckAt.IsZero() && h.State == synced {
 		h.State = pending // nothing was sent yet
 	}
 	return h

@@ -89,7 +89,7 @@ type versionPair struct{ agent, envoy string }
 
 // versions counts hosts by the pair of versions that they report. Pairs beyond the mostVersions-1
 // most frequent ones are counted together as "other".
-func versions(hosts []Host) map[versionPair]int {
+func versions(hosts []ConnectedHost) map[versionPair]int {
 	numbers := map[versionPair]int{}
 	for i := range hosts {
 		numbers[versionPair{hosts[i].Agent, hosts[i].Envoy}]++
@@ -112,7 +112,7 @@ func versions(hosts []Host) map[versionPair]int {
 }
 
 // firstExpiry returns the earliest expiry of the hosts' client certificates; zero: there are none.
-func firstExpiry(hosts []Host) (first time.Time) {
+func firstExpiry(hosts []ConnectedHost) (first time.Time) {
 	for i := range hosts {
 		ends := hosts[i].CertificateEnds
 		if !ends.IsZero() && (first.IsZero() || ends.Before(first)) {

@@ -56,7 +56,7 @@ func New(options Options) *Server { return &Server{options: options, turn: make(
 // snapshot is the state of the discovery server at one time. It is immutable.
 type snapshot struct {
 	at       time.Time
-	hosts    []Host
+	hosts    []ConnectedHost
 	services []*model.Service // sorted by host, then by namespace
 	of       model.Inventory
 	problems []discovery.Problem

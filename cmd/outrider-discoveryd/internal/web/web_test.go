@@ -54,27 +54,27 @@ func TestHosts(t *testing.T) {
 	istio.Node.UserAgentVersionType = &corev3.Node_UserAgentVersion{UserAgentVersion: "1.40.0"}
 	refuses := stream(2, node, accepted(past), xds.TypeStatus{VersionSent: "2",
 		Refused: []xds.RefusedResource{{Name: "web", Error: "no such filter"}}})
-	plain := Host{Node: node, Name: "vm.shop", Kind: "sidecar", Address: "192.0.2.7", Since: noon,
-		State: synced, AcceptedAt: noon, Streams: 1}
+	plain := ConnectedHost{Node: node, Name: "vm.shop", Kind: "sidecar", Address: "192.0.2.7", Since: noon,
+		State: synced, LastAckAt: noon, Streams: 1}
 	for name, c := range map[string]struct {
 		streams []xds.StreamStatus
-		want    func(h *Host)
+		want    func(h *ConnectedHost)
 	}{
-		"certificate and agent": {[]xds.StreamStatus{certified}, func(h *Host) {
+		"certificate and agent": {[]xds.StreamStatus{certified}, func(h *ConnectedHost) {
 			h.Identity, h.Agent = "spiffe://cluster.local/ns/shop/sa/web", "outriderd/1.2.3"
 			h.CertificateEnds = noon.Add(time.Hour)
 		}},
-		"version of Envoy": {[]xds.StreamStatus{istio}, func(h *Host) { h.Envoy = "1.40.0" }},
+		"version of Envoy": {[]xds.StreamStatus{istio}, func(h *ConnectedHost) { h.Envoy = "1.40.0" }},
 		"nothing accepted yet": {[]xds.StreamStatus{stream(1, node, xds.TypeStatus{})},
-			func(h *Host) { h.State, h.AcceptedAt = pending, time.Time{} }},
+			func(h *ConnectedHost) { h.State, h.LastAckAt = pending, time.Time{} }},
 		"a response is not accepted yet": {[]xds.StreamStatus{stream(1, node, accepted(noon),
 			xds.TypeStatus{VersionSent: "2", VersionAccepted: "1"})},
-			func(h *Host) { h.State = pending }},
+			func(h *ConnectedHost) { h.State = pending }},
 		"a resource is to be sent": {[]xds.StreamStatus{stream(1, node, accepted(noon),
 			xds.TypeStatus{VersionSent: "2", VersionAccepted: "2", Pending: 1})},
-			func(h *Host) { h.State = pending }},
+			func(h *ConnectedHost) { h.State = pending }},
 		"two streams, one refuses": {[]xds.StreamStatus{refuses, stream(1, node, accepted(noon))},
-			func(h *Host) {
+			func(h *ConnectedHost) {
 				h.State, h.Reason, h.Streams = refused, "web: no such filter", 2
 			}},
 	} {
@@ -84,7 +84,7 @@ func TestHosts(t *testing.T) {
 		for i := range got {
 			got[i].newest = 0
 		}
-		if diff := cmp.Diff([]Host{want}, got, cmp.AllowUnexported(Host{})); diff != "" {
+		if diff := cmp.Diff([]ConnectedHost{want}, got, cmp.AllowUnexported(ConnectedHost{})); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 	}

@@ -70,7 +70,7 @@ func run() error {
 			r.Bytes)
 	}
 	if mark != "" {
-		m := load.WatchBytes(adsload.EndpointType, []byte(mark))
+		m := load.WatchContent(adsload.EndpointType, []byte(mark))
 		at, err := within(ctx, wait, m.Wait)
 		if err != nil {
 			return fmt.Errorf("%w; %w", err, load.Stop())

@@ -20,10 +20,10 @@ import (
 
 func main() {
 	var config load.Config
-	flag.StringVar(&config.HTTP, "http", "",
+	flag.StringVar(&config.HTTPAddress, "http", "",
 		"`address` of the HTTP/1.1 load: host:port or the path of a Unix socket")
-	flag.StringVar(&config.HTTP2, "http2", "", "`address` of the HTTP/2 load (in the clear)")
-	flag.StringVar(&config.TCP, "tcp", "", "`address` of the TCP echo load")
+	flag.StringVar(&config.HTTP2Address, "http2", "", "`address` of the HTTP/2 load (in the clear)")
+	flag.StringVar(&config.TCPAddress, "tcp", "", "`address` of the TCP echo load")
 	flag.StringVar(&config.Path, "path", "/", "`path` of each request")
 	flag.StringVar(&config.Host, "host", "", "`host` of each request (default: the address)")
 	flag.Float64Var(&config.Rate, "rate", 1, "`factor` on the standard rates (1: 1800 requests/s)")
