@@ -57,7 +57,7 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 	if err != nil {
 		return nil, err
 	}
-	proxy := epoch.NewProxy(e.supervisor, m.inForce.Closed)
+	proxy := epoch.NewProxy(e.supervisor, m.inForce.closed)
 	if !c.Envoy.Enabled {
 		proxy.SetReadinessWithoutEnvoy(func() (bool, string) {
 			return readyWithoutEnvoy(state,

@@ -187,5 +187,5 @@ func repeatCondition(t *testing.T, code string, failures, limit int,
 // noEpochs implements journal.LiveEpoch without a live epoch.
 type noEpochs struct{}
 
-func (noEpochs) EpochNumber() int              { return -1 }
+func (noEpochs) EpochNumber() int         { return -1 }
 func (noEpochs) Changed() <-chan struct{} { return nil }

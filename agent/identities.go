@@ -41,7 +41,7 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 	w.Manager = identity.New(identity.Options{
 		Settings: identitySettings(c, w.seal, w.inUse, log), Conditions: b.board, Logger: log,
 		EnvoyCannotReadReason: func(file *os.File) string { return envoyMayNotHave(e.link, file) },
-		UnreadableReason:  unreadable,
+		UnreadableReason:      unreadable,
 		ReadEnvoySecret: func(ctx context.Context, name string) ([]*x509.Certificate, error) {
 			return envoysSecret(ctx, e.supervisor, name)
 		},

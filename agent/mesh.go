@@ -40,13 +40,13 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 	options := discovery.Options{
 		Files: c.Discovery.Files, SeparateViewsByAddress: true, ChangedPaths: changes,
 		AwaitFileListing: len(c.Discovery.Addresses) == 0,
-		Settings:   discoverySettings(c), FilesAreLocal: true, MaxViews: maxViews,
+		Settings:         discoverySettings(c), FilesAreLocal: true, MaxViews: maxViews,
 		ProxyReadCheck:  func(path string) string { return envoyReader(e.link).ReadDenialReason(path) },
 		AgentReadCheck:  unreadable,
 		ProxyNamespaces: func() []string { return namespaces(e.supervisor) }, OnTrustChange: w.trust,
-		LastGoodFile: filepath.Join(c.Paths.StateDir, lastGoodName),
-		RefusalFile:  filepath.Join(c.Paths.StateDir, refusalsName),
-		KeySetCacheFile:   filepath.Join(c.Paths.StateDir, keySetsName), Conditions: b.board,
+		LastGoodFile:    filepath.Join(c.Paths.StateDir, lastGoodName),
+		RefusalFile:     filepath.Join(c.Paths.StateDir, refusalsName),
+		KeySetCacheFile: filepath.Join(c.Paths.StateDir, keySetsName), Conditions: b.board,
 		WasmModuleCacheFile: filepath.Join(c.Paths.StateDir, modulesName), FetchWasmModules: true,
 		Logger: b.logOf("discovery"), OnPush: pushed,
 	}

@@ -51,7 +51,7 @@ func readyWithoutEnvoy(
 	case provider != "none" && provider != "spire" && manager.KeyPair() == nil:
 		return false, "the workload has no certificate yet"
 	}
-	reason = mesh.Closed()
+	reason = mesh.closed()
 	return reason == "", reason
 }
 

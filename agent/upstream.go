@@ -159,10 +159,10 @@ type meshInForce struct {
 	exposure  *exposure.Checker
 }
 
-// Closed returns why the workload must not count as ready: the embedded discovery server serves no
+// closed returns why the workload must not count as ready: the embedded discovery server serves no
 // resources, the live Envoy has bound no listener of the mesh, or a port can be reached without the
 // required mutual TLS. Otherwise it returns "".
-func (m meshInForce) Closed() string {
+func (m meshInForce) closed() string {
 	why := ""
 	if len(m.state.InForce().Config.Discovery.Addresses) == 0 {
 		why = cmp.Or(m.discovery.ResourcesWithheldReason(), m.unbound.NotReadyReason())

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// RetryPause is the pause after a failed accept.
-const RetryPause = 100 * time.Millisecond
+// retryPause is the pause after a failed accept.
+const retryPause = 100 * time.Millisecond
 
 // NextConn calls accept until accept returns a connection or, because the listener is closed,
 // net.ErrClosed. After any other error, NextConn calls failed (unless nil), pauses and retries. An
@@ -23,7 +23,7 @@ func NextConn[C any](accept func() (C, error), failed func(error)) (C, error) {
 		if failed != nil {
 			failed(err)
 		}
-		time.Sleep(RetryPause)
+		time.Sleep(retryPause)
 	}
 }
 

@@ -63,9 +63,9 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetBusy prevents eviction of the connection. It returns false if the connection is already
+// setBusy prevents eviction of the connection. It returns false if the connection is already
 // evicted.
-func (c *Conn) SetBusy() bool { return c.slot.SetBusy() }
+func (c *Conn) SetBusy() bool { return c.slot.setBusy() }
 
 // ConnState is for http.Server.ConnState. A connection is busy from the end of a request's header
 // until the response is sent; a connection that sends its header slowly is idle.
@@ -76,7 +76,7 @@ func ConnState(c net.Conn, state http.ConnState) {
 	}
 	switch state {
 	case http.StateActive:
-		admitted.slot.SetBusy()
+		admitted.slot.setBusy()
 	case http.StateIdle:
 		admitted.slot.SetIdle()
 	}
@@ -104,11 +104,11 @@ func KeyFromContext(ctx context.Context) ClientKey {
 	return KeyOfUser(UnknownUser)
 }
 
-// AbortEvicted wraps a handler. It aborts requests whose connection was evicted while the request
+// abortEvicted wraps a handler. It aborts requests whose connection was evicted while the request
 // was read, because the client could not receive the response.
-func AbortEvicted(next http.Handler) http.Handler {
+func abortEvicted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c := ConnFromContext(r.Context()); c != nil && !c.slot.IsHeld() {
+		if c := ConnFromContext(r.Context()); c != nil && !c.slot.isHeld() {
 			panic(http.ErrAbortHandler)
 		}
 		next.ServeHTTP(w, r)

@@ -32,7 +32,7 @@ func serve(t *testing.T, limits Limits) (string, *Pool) {
 	pool := NewPool(limits)
 	ending := make(chan struct{})
 	server := &http.Server{ConnState: ConnState, ConnContext: ConnContext,
-		Handler: AbortEvicted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: abortEvicted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/hold" {
 				_ = http.NewResponseController(w).Flush()
 				<-ending
@@ -135,7 +135,7 @@ func TestHandler_AbortsRequestsOfEvictedConnections(t *testing.T) {
 	slot.SetIdle()
 	c := &Conn{Conn: here, Key: KeyOfUser(1), slot: slot}
 	called := false
-	handler := AbortEvicted(http.HandlerFunc(func(http.ResponseWriter,
+	handler := abortEvicted(http.HandlerFunc(func(http.ResponseWriter,
 		*http.Request) {
 		called = true
 	}))

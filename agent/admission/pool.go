@@ -203,12 +203,12 @@ func (slot *Slot) Release() {
 // SetIdle allows eviction of the slot.
 func (slot *Slot) SetIdle() { slot.set(time.Now()) }
 
-// SetBusy prevents eviction of the slot. It returns false if the slot was already released or
+// setBusy prevents eviction of the slot. It returns false if the slot was already released or
 // evicted.
-func (slot *Slot) SetBusy() bool { return slot.set(time.Time{}) }
+func (slot *Slot) setBusy() bool { return slot.set(time.Time{}) }
 
-// IsHeld reports whether the slot was neither released nor evicted.
-func (slot *Slot) IsHeld() bool {
+// isHeld reports whether the slot was neither released nor evicted.
+func (slot *Slot) isHeld() bool {
 	slot.pool.mu.Lock()
 	defer slot.pool.mu.Unlock()
 	_, ok := slot.pool.slots[slot.key][slot]

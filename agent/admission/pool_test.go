@@ -71,8 +71,8 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 					t.Errorf("evicted: %d", len(evicted))
 				}
 				for i, first := range firsts {
-					if first.IsHeld() != (i != test.group) || first.SetBusy() != (i != test.group) {
-						t.Errorf("first of group %d: held %v", i, first.IsHeld())
+					if first.isHeld() != (i != test.group) || first.setBusy() != (i != test.group) {
+						t.Errorf("first of group %d: held %v", i, first.isHeld())
 					}
 				}
 				refused := uint64(0)

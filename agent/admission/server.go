@@ -23,7 +23,7 @@ const (
 // expires, net/http cancels the context of running handlers.
 func NewServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           AbortEvicted(handler),
+		Handler:           abortEvicted(handler),
 		ConnState:         ConnState,
 		ConnContext:       ConnContext,
 		ReadHeaderTimeout: headerTime,

@@ -42,7 +42,7 @@ type Status struct {
 	// ReachableSince is the time since which other agents on the host can query this agent. If two
 	// agents with conflicting claims start, the one with the earlier time has priority.
 	ReachableSince time.Time   `json:"present,omitzero"`
-	State          AgentState       `json:"state"`
+	State          AgentState  `json:"state"`
 	Ready          bool        `json:"ready"`
 	NotReadyReason string      `json:"ready_reason,omitempty"` // why Ready is false
 	Envoy          EnvoyStatus `json:"envoy"`
@@ -192,10 +192,10 @@ const (
 
 // LastReload is the outcome of the last reload, whoever requested it.
 type LastReload struct {
-	Time    time.Time `json:"time"`
-	Outcome ReloadOutcome   `json:"outcome"`
-	Epoch   *int      `json:"epoch,omitempty"` // epoch that has served since the reload
-	Reasons []string  `json:"reasons,omitempty"`
+	Time    time.Time     `json:"time"`
+	Outcome ReloadOutcome `json:"outcome"`
+	Epoch   *int          `json:"epoch,omitempty"` // epoch that has served since the reload
+	Reasons []string      `json:"reasons,omitempty"`
 }
 
 // ReloadRequest requests a reload, like SIGHUP.
@@ -224,11 +224,11 @@ type Change = config.Change
 
 // ReloadResult is the result of a reload.
 type ReloadResult struct {
-	ID       uint64  `json:"id,omitempty"`
-	Outcome  ReloadOutcome `json:"outcome"`
-	PreviousEpoch *int    `json:"previous,omitempty"` // epoch that served before
-	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
-	StartMode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
+	ID            uint64        `json:"id,omitempty"`
+	Outcome       ReloadOutcome `json:"outcome"`
+	PreviousEpoch *int          `json:"previous,omitempty"` // epoch that served before
+	Epoch         *int          `json:"epoch,omitempty"`    // epoch that serves now
+	StartMode     string        `json:"mode,omitempty"`     // first, hot-restart, side-by-side
 	// StartedUnneededEpoch reports whether the new epoch was started although no change required it,
 	// because [reload] on_request is "always".
 	StartedUnneededEpoch bool `json:"on_request,omitempty"`
@@ -269,10 +269,10 @@ type DrainResult struct {
 type UndrainResult struct {
 	// PreviousEpoch is the draining epoch; nil if it exited before the new one was live.
 	PreviousEpoch *int `json:"previous,omitempty"`
-	Epoch    int  `json:"epoch"` // epoch that serves now
+	Epoch         int  `json:"epoch"` // epoch that serves now
 	// StartMode is hot-restart, side-by-side, first or unchanged.
-	StartMode     string        `json:"mode"`
-	Duration time.Duration `json:"duration_ns"`
+	StartMode string        `json:"mode"`
+	Duration  time.Duration `json:"duration_ns"`
 }
 
 // WaitResult is the result of a wait for readiness.

@@ -59,7 +59,7 @@ const concurrencyKey = "envoy.concurrency"
 // BuilderForThisHost returns a Builder that uses the resolver of this host and runs the installed
 // outrider-bootstrap to render.
 func BuilderForThisHost() Builder {
-	return Builder{Host: config.ThisHost(), ResolveAddress: ResolveAddress,
+	return Builder{Host: config.ThisHost(), ResolveAddress: resolveAddress,
 		Cloud:           &cloud.MetadataService{},
 		RenderBootstrap: (&bootstrap.RenderProgram{}).Render}
 }

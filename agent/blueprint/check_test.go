@@ -37,7 +37,7 @@ func (h host) write(name, text string) string {
 
 // thisHost returns a Builder that does not need outrider-bootstrap.
 func thisHost() Builder {
-	return Builder{Host: config.ThisHost(), ResolveAddress: ResolveAddress,
+	return Builder{Host: config.ThisHost(), ResolveAddress: resolveAddress,
 		Cloud: &cloud.MetadataService{},
 		RenderBootstrap: func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered,
 			error) {

@@ -12,9 +12,9 @@ import (
 // resolveTime bounds the lookup of a host name that the bootstrap needs as an address.
 const resolveTime = 3 * time.Second
 
-// ResolveAddress resolves host:port with the host's resolver and returns the first address found. A
+// resolveAddress resolves host:port with the host's resolver and returns the first address found. A
 // host that is an IP address needs no lookup.
-func ResolveAddress(ctx context.Context, address string) (netip.AddrPort, error) {
+func resolveAddress(ctx context.Context, address string) (netip.AddrPort, error) {
 	if parsed, err := netip.ParseAddrPort(address); err == nil {
 		return parsed, nil
 	}

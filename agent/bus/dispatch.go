@@ -68,7 +68,7 @@ func consume[T any](ctx context.Context, queue <-chan T, handle func(T)) {
 
 // refuse sends a Busy reply.
 func (s *session) refuse(c *call) {
-	s.answer(c, nil, BusyError("the agent has too many calls to answer; try again later"))
+	s.answer(c, nil, busyError("the agent has too many calls to answer; try again later"))
 }
 
 // serve replies to a call. Methods with a polkit action run in a goroutine of their own.
@@ -100,7 +100,7 @@ func (s *session) serve(ctx context.Context, c *call) {
 	}
 	if !slots.enter(uid) {
 		s.answer(c, nil,
-			BusyError("too many requests of this user wait for an answer; try again later"))
+			busyError("too many requests of this user wait for an answer; try again later"))
 		return
 	}
 	s.running.Go(func() {

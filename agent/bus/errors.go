@@ -46,19 +46,19 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// RefusedError returns the error of a valid request that cannot be performed now.
-func RefusedError(message string) *Error { return own(nameRefused, message) }
+// refusedError returns the error of a valid request that cannot be performed now.
+func refusedError(message string) *Error { return own(nameRefused, message) }
 
-// InvalidArgumentError returns the error of a request with invalid arguments.
-func InvalidArgumentError(message string) *Error { return own(nameInvalidArgument, message) }
+// invalidArgumentError returns the error of a request with invalid arguments.
+func invalidArgumentError(message string) *Error { return own(nameInvalidArgument, message) }
 
-// NoSuchEpochError returns the error of a request about an unknown epoch.
-func NoSuchEpochError(number int) *Error {
+// noSuchEpochError returns the error of a request about an unknown epoch.
+func noSuchEpochError(number int) *Error {
 	return own(nameNoSuchEpoch, fmt.Sprintf("there is no epoch %d", number))
 }
 
-// BusyError returns the error of a request that exceeds a limit and may succeed later.
-func BusyError(message string) *Error { return own(nameBusy, message) }
+// busyError returns the error of a request that exceeds a limit and may succeed later.
+func busyError(message string) *Error { return own(nameBusy, message) }
 
 func notAuthorized(message string) *Error { return own(nameNotAuthorized, message) }
 
@@ -72,11 +72,11 @@ func asError(err error) *Error {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		switch e.Status {
 		case http.StatusBadRequest:
-			return InvalidArgumentError(e.Error())
+			return invalidArgumentError(e.Error())
 		case http.StatusNotFound:
 			return own(nameNoSuchEpoch, e.Error())
 		}
-		return RefusedError(e.Error())
+		return refusedError(e.Error())
 	}
 	return own(nameFailed, err.Error())
 }

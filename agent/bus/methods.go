@@ -34,7 +34,7 @@ func (s *session) ownHandlers() map[string]map[string]handler {
 func (s *session) reload(ctx context.Context, c *call) ([]any, error) {
 	flags := c.args[0].(uint64)
 	if flags&^reloadIfChanged != 0 {
-		return nil, InvalidArgumentError(fmt.Sprintf("Reload takes only flag 1, not %#x", flags))
+		return nil, invalidArgumentError(fmt.Sprintf("Reload takes only flag 1, not %#x", flags))
 	}
 	s.order.RLock() // holds back ReloadFinished until the ID is sent
 	defer s.order.RUnlock()
@@ -49,7 +49,7 @@ func (s *session) reload(ctx context.Context, c *call) ([]any, error) {
 
 func (s *session) drain(ctx context.Context, c *call) ([]any, error) {
 	if flags := c.args[0].(uint64); flags != 0 {
-		return nil, InvalidArgumentError("Drain takes no flags")
+		return nil, invalidArgumentError("Drain takes no flags")
 	}
 	return nil, s.options.Backend.BeginDrain(ctx)
 }
@@ -57,7 +57,7 @@ func (s *session) drain(ctx context.Context, c *call) ([]any, error) {
 func (s *session) undrain(ctx context.Context, _ *call) ([]any, error) {
 	_, err := s.options.Backend.Undrain(ctx, func(api.Progress) {})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, RefusedError("the undrain continues, but no new epoch is live yet; " +
+		return nil, refusedError("the undrain continues, but no new epoch is live yet; " +
 			"the property State shows its end")
 	}
 	return nil, err
@@ -66,7 +66,7 @@ func (s *session) undrain(ctx context.Context, _ *call) ([]any, error) {
 func (s *session) checkConfig(ctx context.Context, c *call) ([]any, error) {
 	path := c.args[0].(string)
 	if path != "" && !filepath.IsAbs(path) {
-		return nil, InvalidArgumentError(fmt.Sprintf("the path %q is not absolute", path))
+		return nil, invalidArgumentError(fmt.Sprintf("the path %q is not absolute", path))
 	}
 	problems, err := s.options.Backend.CheckConfig(ctx, path)
 	return []any{len(problems) == 0, texts(problems)}, err
@@ -84,7 +84,7 @@ func (s *session) setLogLevel(ctx context.Context, c *call) ([]any, error) {
 	case isComponent && component != "":
 		levels.Components = map[string]string{component: level}
 	default:
-		return nil, InvalidArgumentError(
+		return nil, invalidArgumentError(
 			fmt.Sprintf("there is no scope %q: it is agent, envoy or envoy:COMPONENT", scope))
 	}
 	_, err := s.options.Backend.SetLogLevels(ctx, levels)
@@ -95,7 +95,7 @@ func (s *session) getEpoch(ctx context.Context, c *call) ([]any, error) {
 	number := c.args[0].(uint32)
 	path := epochPath(int(number))
 	if _, ok := s.state.get(ctx).objects[path]; !ok {
-		return nil, NoSuchEpochError(int(number))
+		return nil, noSuchEpochError(int(number))
 	}
 	return []any{path}, nil
 }
@@ -112,7 +112,7 @@ func (s *session) dumpConfig(ctx context.Context, _ *call) ([]any, error) {
 func (s *session) abort(ctx context.Context, c *call) ([]any, error) {
 	number := int(c.object.values["Number"].(uint32))
 	if c.object.values["State"] == "exited" {
-		return nil, RefusedError(fmt.Sprintf("epoch %d has exited already", number))
+		return nil, refusedError(fmt.Sprintf("epoch %d has exited already", number))
 	}
 	return nil, s.options.Backend.AbortEpoch(ctx, number)
 }

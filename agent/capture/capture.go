@@ -22,7 +22,7 @@ import (
 const (
 	OutboundPort = 15001
 	InboundPort  = 15006
-	DNSPort      = 15053
+	dnsPort      = 15053
 )
 
 // Users are the users whose own connections are never captured as outbound ones. They are arguments

@@ -17,8 +17,8 @@ type Client struct {
 	changes chan Status
 }
 
-// ErrClosed reports that the connection to outrider-capture was lost.
-var ErrClosed = errors.New("the connection to outrider-capture was lost")
+// errClosed reports that the connection to outrider-capture was lost.
+var errClosed = errors.New("the connection to outrider-capture was lost")
 
 // Dial connects to outrider-capture's socket.
 func Dial(ctx context.Context, path string) (*Client, error) {
@@ -27,7 +27,7 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 		return nil, fmt.Errorf("connect to outrider-capture: %w", err)
 	}
 	c := &Client{changes: make(chan Status, 1)}
-	c.calls = rpc.NewClient(connection, ErrClosed, c.changed)
+	c.calls = rpc.NewClient(connection, errClosed, c.changed)
 	return c, nil
 }
 
@@ -68,7 +68,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 // Stop makes outrider-capture remove all rules, forget the settings and exit.
 func (c *Client) Stop(ctx context.Context) error {
 	_, err := c.call(ctx, request{Operation: opStop})
-	if errors.Is(err, ErrClosed) {
+	if errors.Is(err, errClosed) {
 		return nil
 	}
 	return err

@@ -34,7 +34,7 @@ func TestClient_StoppedHelperBlocksNoCall(t *testing.T) {
 		if took := time.Since(began); took >= rpc.PeerTimeout {
 			t.Errorf("a call with a deadline of 10 ms took %v", took)
 		}
-		if errors.Is(err, ErrClosed) {
+		if errors.Is(err, errClosed) {
 			t.Logf("the socket was full after %d calls", calls)
 			return
 		}

@@ -28,13 +28,13 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	reject := func(key string, rules []Rule) []Rule {
 		for i := range rules {
 			if rules[i].Decision != Direct {
-				rules[i].ConfigKey, rules[i].Decision, rules[i].Action = key, Refused, nil
+				rules[i].ConfigKey, rules[i].Decision, rules[i].Action = key, refused, nil
 			}
 		}
 		return rules
 	}
 	if s.closesOutbound() {
-		own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort, DNSPort})
+		own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort, dnsPort})
 		b.table.Chains = append(b.table.Chains, Chain{Name: "output", Type: "filter",
 			Hook: "output", Rules: slices.Concat(start,
 				[]Rule{rule(ruleRedirected, Direct, port{own}, redirected{})},
@@ -99,7 +99,7 @@ func openPorts(s *Settings, users Users) string {
 	if err != nil {
 		return err.Error()
 	}
-	table := BuildTable(s, users, AddressFamilies{true, true}, nil)
+	table := buildTable(s, users, AddressFamilies{true, true}, nil)
 	var ports []int
 	for _, socket := range sockets {
 		at := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: netip.AddrPortFrom(

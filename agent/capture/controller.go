@@ -111,7 +111,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		if time.Since(began) > replaceTime {
 			replaced = time.Now()
 		}
-		if errors.Is(err, ErrClosed) && time.Since(replaced) < replaceTime {
+		if errors.Is(err, errClosed) && time.Since(replaced) < replaceTime {
 			_ = backoff.Sleep(ctx, replaceRetry)
 			continue
 		}
@@ -151,7 +151,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 			request := c.request(now)
 			send := func(ctx context.Context) (Status, error) { return request(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
-				(now != left || errors.Is(err, ErrClosed)) {
+				(now != left || errors.Is(err, errClosed)) {
 				return err
 			}
 			applied, first = now, false
@@ -173,7 +173,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 		case <-ctx.Done():
 			return nil
 		case <-client.Done():
-			return ErrClosed
+			return errClosed
 		case <-late:
 			c.Conditions.Raise(ConditionDNSWithdrawn, condition.Warning,
 				"queries of this host are not redirected to the DNS proxy: "+dns.Reason)

@@ -46,7 +46,7 @@ func (c *Controller) tablesWith(more []Unit) (tables []*Table) {
 		tables = append(tables, dnsRules(settings, users, resolvers, units))
 	}
 	if !closed || now.State.InForce() {
-		tables = append(tables, BuildTable(settings, users, families, units))
+		tables = append(tables, buildTable(settings, users, families, units))
 	}
 	if closed {
 		tables = append(tables, closedRules(settings, users, units))

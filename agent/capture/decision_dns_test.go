@@ -41,7 +41,7 @@ var decisionsOfDNSAlone = []decision{
 	{name: "query over TCP", user: appUser, to: far, port: 53, want: DNS, key: keyDNS},
 	{name: "query of the agent", udp: true, user: agentUser, to: far, port: 53, want: Direct,
 		key: ruleAgent},
-	{name: "TCP to another server", user: appUser, to: otherServer, port: 53, want: Refused, key: keyFail},
+	{name: "TCP to another server", user: appUser, to: otherServer, port: 53, want: refused, key: keyFail},
 	{name: "query to another server", udp: true, user: appUser, to: otherServer, port: 53,
 		want: Direct, key: "no rule matches"},
 }

@@ -56,7 +56,7 @@ var (
 )
 
 func dnsSettings(s Settings) Settings {
-	s.DNSPort, s.FailOutboundClosed, s.FailInboundClosed = DNSPort, true, true
+	s.DNSPort, s.FailOutboundClosed, s.FailInboundClosed = dnsPort, true, true
 	return s
 }
 
@@ -116,14 +116,14 @@ var decisionsOfAll = []decision{
 		key: ruleLoopback},
 	{name: "application to this host", user: appUser, to: here, port: 80, want: Direct,
 		key: ruleLoopback},
-	{name: "15001 over loopback", user: appUser, to: loopbackAddress, port: 15001, want: Refused,
+	{name: "15001 over loopback", user: appUser, to: loopbackAddress, port: 15001, want: refused,
 		key: ruleDirect},
-	{name: "15006 over loopback", user: appUser, to: loopbackAddress, port: 15006, want: Refused,
+	{name: "15006 over loopback", user: appUser, to: loopbackAddress, port: 15006, want: refused,
 		key: ruleDirect},
-	{name: "15001 of this host", user: appUser, to: here, port: 15001, want: Refused,
+	{name: "15001 of this host", user: appUser, to: here, port: 15001, want: refused,
 		key: ruleDirect},
 	{name: "Envoy to 15001 over loopback", user: envoyUser, to: loopbackAddress, port: 15001,
-		want: Refused, key: ruleDirect},
+		want: refused, key: ruleDirect},
 	{name: "inbound", inbound: true, to: here, port: 80, want: Inbound,
 		key: "capture.inbound_ports"},
 	{name: "inbound to an excluded port", inbound: true, to: here, port: 22, want: Direct,
@@ -149,7 +149,7 @@ var decisionsOfSome = []decision{
 		key: "no rule matches"},
 	{name: "listed and excluded", inbound: true, to: here, port: 22, want: Direct,
 		key: "capture.exclude_inbound_ports"},
-	{name: "15006 from outside", inbound: true, to: here, port: 15006, want: Refused,
+	{name: "15006 from outside", inbound: true, to: here, port: 15006, want: refused,
 		key: ruleDirect},
 }
 
@@ -171,15 +171,15 @@ var decisionsOfIPv4Alone = []decision{
 var decisionsOfIPv4AloneClosed = []decision{
 	{name: "IPv4", user: appUser, to: both{far[0]}, port: 80, want: Outbound,
 		key: "capture.outbound_cidrs"},
-	{name: "IPv6", user: appUser, to: both{"", far[1]}, port: 80, want: Refused, key: keyFail},
-	{name: "IPv6 inbound", inbound: true, to: both{"", here[1]}, port: 80, want: Refused,
+	{name: "IPv6", user: appUser, to: both{"", far[1]}, port: 80, want: refused, key: keyFail},
+	{name: "IPv6 inbound", inbound: true, to: both{"", here[1]}, port: 80, want: refused,
 		key: keyFailInbound},
 }
 
 // decisionsOfClosed are the decisions while no connection is redirected and connections in both
 // directions are rejected.
 var decisionsOfClosed = []decision{
-	{name: "outside", user: appUser, to: far, port: 80, want: Refused, key: keyFail},
+	{name: "outside", user: appUser, to: far, port: 80, want: refused, key: keyFail},
 	{name: "excluded port", user: appUser, to: far, port: 25, want: Direct,
 		key: "capture.exclude_outbound_ports"},
 	{name: "excluded network", user: appUser, to: excludedNetwork, port: 80, want: Direct,
@@ -188,7 +188,7 @@ var decisionsOfClosed = []decision{
 	{name: "Envoy", user: envoyUser, to: far, port: 80, want: Direct, key: ruleEnvoy},
 	{name: "loopback", user: appUser, to: loopbackAddress, port: 80, want: Direct,
 		key: ruleLoopback},
-	{name: "inbound", inbound: true, to: here, port: 80, want: Refused, key: keyFailInbound},
+	{name: "inbound", inbound: true, to: here, port: 80, want: refused, key: keyFailInbound},
 	{name: "excluded inbound", inbound: true, to: here, port: 22, want: Direct,
 		key: "capture.exclude_inbound_ports"},
 	{name: "UDP outside", udp: true, user: appUser, to: far, port: 80, want: Direct,
@@ -200,7 +200,7 @@ var decisionsOfClosedInbound = []decision{
 	{name: "loopback", user: appUser, to: loopbackAddress, port: 80, want: Direct,
 		key: ruleLoopback},
 	{name: "this host", user: appUser, to: here, port: 80, want: Direct, key: ruleLoopback},
-	{name: "inbound", inbound: true, to: here, port: 80, want: Refused, key: keyFailInbound},
+	{name: "inbound", inbound: true, to: here, port: 80, want: refused, key: keyFailInbound},
 	{name: "excluded inbound", inbound: true, to: here, port: 22, want: Direct,
 		key: "capture.exclude_inbound_ports"},
 	{name: "port of Outrider", inbound: true, to: here, port: 15021, want: Direct,
@@ -228,29 +228,29 @@ func TestDecisions(t *testing.T) {
 		cases  []decision
 		beside []*Table // also installed; their rules must not match redirected connections
 	}{
-		{"all", []*Table{BuildTable(&captureAll, testUsers, dual, nil)}, decisionsOfAll, nil},
-		{"transparent", []*Table{BuildTable(&captureTransparent, testUsers, dual, nil)},
+		{"all", []*Table{buildTable(&captureAll, testUsers, dual, nil)}, decisionsOfAll, nil},
+		{"transparent", []*Table{buildTable(&captureTransparent, testUsers, dual, nil)},
 			decisionsOfAll,
 			nil},
 		{"transparent and closed while Envoy serves", []*Table{
-			BuildTable(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
+			buildTable(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
 			[]*Table{closedBoth(captureTransparent)}},
-		{"some", []*Table{BuildTable(&captureSome, testUsers, dual, nil)}, decisionsOfSome, nil},
-		{"none", []*Table{BuildTable(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
-		{"IPv4 alone", []*Table{BuildTable(&captureAll, testUsers, AddressFamilies{IPv4: true},
+		{"some", []*Table{buildTable(&captureSome, testUsers, dual, nil)}, decisionsOfSome, nil},
+		{"none", []*Table{buildTable(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
+		{"IPv4 alone", []*Table{buildTable(&captureAll, testUsers, AddressFamilies{IPv4: true},
 			nil)},
 			decisionsOfIPv4Alone, nil},
 		{"IPv4 alone, closed",
-			[]*Table{BuildTable(&captureAll, testUsers, AddressFamilies{IPv4: true}, nil),
+			[]*Table{buildTable(&captureAll, testUsers, AddressFamilies{IPv4: true}, nil),
 				closedBoth(captureAll)}, decisionsOfIPv4AloneClosed, nil},
 		{"closed", []*Table{closedBoth(captureAll)}, decisionsOfClosed, nil},
 		{"closed inbound", []*Table{closedRules(&inboundAlone, testUsers, nil)},
 			decisionsOfClosedInbound, nil},
-		{"closed while Envoy serves", []*Table{BuildTable(&captureAll, testUsers, dual, nil)},
+		{"closed while Envoy serves", []*Table{buildTable(&captureAll, testUsers, dual, nil)},
 			decisionsOfAll, []*Table{closedBoth(captureAll)}},
-		{"all and DNS", []*Table{dns, BuildTable(&captureDNS, testUsers, dual, nil)},
+		{"all and DNS", []*Table{dns, buildTable(&captureDNS, testUsers, dual, nil)},
 			slices.Concat(decisionsOfAll, decisionsOfDNS), nil},
-		{"DNS and closed while Envoy serves", []*Table{dns, BuildTable(&captureDNS, testUsers, dual, nil)},
+		{"DNS and closed while Envoy serves", []*Table{dns, buildTable(&captureDNS, testUsers, dual, nil)},
 			decisionsOfDNS, []*Table{closedBoth(captureDNS)}},
 		{"DNS and closed", []*Table{dns, closedBoth(captureDNS)},
 			decisionsOfDNSAlone, nil},
@@ -311,7 +311,7 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	} else {
 		parts.RunAs(t, d.user, call)
 	}
-	want := map[Decision]string{Outbound: "15001", Inbound: "15006", DNS: "15053", Refused: "refused",
+	want := map[Decision]string{Outbound: "15001", Inbound: "15006", DNS: "15053", refused: "refused",
 		Direct: fmt.Sprintf("%s %d", map[bool]string{true: "here", false: "far"}[local],
 			d.port)}[d.want]
 	if answer != want {

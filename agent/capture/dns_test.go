@@ -86,7 +86,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	}
 	usedGets("far")
 	settings := captureAll
-	settings.DNSPort = DNSPort
+	settings.DNSPort = dnsPort
 	r.apply(settings) // DNS is redirected although no Envoy runs
 	gets("proxy")
 	usedGets("proxy")
@@ -231,9 +231,9 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 			for address, uid := range test.udp {
 				parts.RunAs(t, uid, func() { datagrams(t, address, proxyAnswer) })
 			}
-			parts.RunAs(t, test.tcp, func() { serve(t, DNSPort, "proxy") })
-			got := dnsReceives(DNSPort, agentUser)
-			if got != test.want || got.any() && !dnsAnswers(got, DNSPort) {
+			parts.RunAs(t, test.tcp, func() { serve(t, dnsPort, "proxy") })
+			got := dnsReceives(dnsPort, agentUser)
+			if got != test.want || got.any() && !dnsAnswers(got, dnsPort) {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})
@@ -261,7 +261,7 @@ func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	r := newRig(t)
 	r.resolvers("nameserver " + far[0] + "\n")
 	settings := captureAll
-	settings.DNSPort = DNSPort
+	settings.DNSPort = dnsPort
 	board := condition.NewRegistry()
 	controller := NewController(ControllerOptions{Socket: r.socket(), Settings: &settings,
 		Users: testUsers, Envoy: &liveEnvoy{}, Conditions: board, Logger: slog.New(slog.DiscardHandler)})

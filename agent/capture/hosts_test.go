@@ -31,8 +31,8 @@ func newHosts(t *testing.T) *parts.OtherHost {
 	})
 	serveDatagrams(t, 53, "here 53", here[:]...)
 	parts.RunAs(t, agentUser, func() {
-		serve(t, DNSPort, fmt.Sprint(DNSPort))
-		serveDatagrams(t, DNSPort, fmt.Sprint(DNSPort), loopbackAddress[:]...)
+		serve(t, dnsPort, fmt.Sprint(dnsPort))
+		serveDatagrams(t, dnsPort, fmt.Sprint(dnsPort), loopbackAddress[:]...)
 	})
 	return other
 }

@@ -96,7 +96,7 @@ func (r *Rule) exprs() []expr.Any {
 		return append(all, &expr.Immediate{Register: register,
 			Data: binaryutil.BigEndian.PutUint16(port)},
 			&expr.Redir{RegisterProtoMin: register, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED})
-	case r.Decision == Refused:
+	case r.Decision == refused:
 		return append(append(all, isTCP{}.exprs()...),
 			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 	}

@@ -22,7 +22,7 @@ func TestInstall_OwnedTableIsWhatShowRenders(t *testing.T) {
 			netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("255.255.255.0/24"),
 			netip.MustParsePrefix("fd00::/8")},
 	}
-	table := BuildTable(settings, Users{1001, 1002}, AddressFamilies{true, true}, nil)
+	table := buildTable(settings, Users{1001, 1002}, AddressFamilies{true, true}, nil)
 	socket, err := newOwnerSocket()
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ var meshAddress = netip.MustParseAddr("10.9.9.9")
 // serveDNS runs a DNS proxy with one name until the process is killed.
 func serveDNS() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	proxy := dns.New(dns.Options{Listen: fmt.Sprint("127.0.0.1:", DNSPort), Logger: log,
+	proxy := dns.New(dns.Options{Listen: fmt.Sprint("127.0.0.1:", dnsPort), Logger: log,
 		Conditions: condition.NewRegistry(), Settings: config.DNS{Upstream: []string{"192.0.2.1"}}})
 	proxy.SetNames([]dns.Name{{Host: "mesh.test", Addresses: []netip.Addr{meshAddress}}})
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)

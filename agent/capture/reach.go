@@ -62,10 +62,10 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 	if now.PID != 0 {
 		users = now.Users
 	}
-	wanted := BuildTable(settings, users, AddressFamilies{true, true}, nil)
+	wanted := buildTable(settings, users, AddressFamilies{true, true}, nil)
 	var tables []*Table
 	if now.State.InForce() {
-		tables = append(tables, BuildTable(settings, users, now.CapturedFamilies, nil))
+		tables = append(tables, buildTable(settings, users, now.CapturedFamilies, nil))
 	}
 	if now.InboundRejected {
 		tables = append(tables, closedRules(settings, users, nil))

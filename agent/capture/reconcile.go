@@ -98,7 +98,7 @@ func (h *helper) put(families AddressFamilies) error {
 	if err := h.keepNAT(); err != nil {
 		return err
 	}
-	table := BuildTable(h.Settings, h.users, families, h.running)
+	table := buildTable(h.Settings, h.users, families, h.running)
 	socket := h.rules
 	if socket == nil {
 		var err error

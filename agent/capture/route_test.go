@@ -28,7 +28,7 @@ func TestRoute_ExplainsWhatPassesLo(t *testing.T) {
 		local, _, err := LookupRoute(netip.MustParseAddr("2001:db8:1::1"), appUser)
 		return err == nil && local
 	})
-	table := BuildTable(&captureAll, testUsers, AddressFamilies{true, true}, nil)
+	table := buildTable(&captureAll, testUsers, AddressFamilies{true, true}, nil)
 	for _, c := range []struct {
 		to        string
 		user      uint32

@@ -42,10 +42,10 @@ var fromEnvoy = []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"),
 var loopbackNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("::1/128")}
 
-// BuildTable returns the nftables table for the settings; running are the units of the settings
+// buildTable returns the nftables table for the settings; running are the units of the settings
 // that run. The number of rules is independent of the number of ports and networks. For units it
 // depends only on the number of levels of their control groups.
-func BuildTable(s *Settings, users Users, families AddressFamilies, running []Unit) *Table {
+func buildTable(s *Settings, users Users, families AddressFamilies, running []Unit) *Table {
 	b := &builder{table: &Table{Name: TableName(s.Instance), OwnedByHelper: true}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
 	b.table.Chains = []Chain{
@@ -56,7 +56,7 @@ func BuildTable(s *Settings, users Users, families AddressFamilies, running []Un
 		{Name: "input", Type: "filter", Hook: "input", Rules: []Rule{
 			rule(ruleRedirected, Direct, port{own}, redirected{}),
 			rule(ruleProbe, Direct, port{own}, probe{}),
-			rule(ruleDirect, Refused, port{own}),
+			rule(ruleDirect, refused, port{own}),
 		}},
 		b.untranslated(s, users, families),
 	}

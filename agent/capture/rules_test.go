@@ -106,7 +106,7 @@ func TestDecisions_OfUnits(t *testing.T) {
 	} {
 		settings := captureAll
 		settings.Units, settings.ExcludeUnits = test.units, test.exclude
-		table := BuildTable(&settings, testUsers, AddressFamilies{true, true}, []Unit{slice, web,
+		table := buildTable(&settings, testUsers, AddressFamilies{true, true}, []Unit{slice, web,
 			batch})
 		socket, err := newOwnerSocket()
 		if err != nil {
@@ -169,7 +169,7 @@ func TestRules_SpareEstablishedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(BuildTable(&captureAll, testUsers, AddressFamilies{true, true},
+	if err := socket.install(buildTable(&captureAll, testUsers, AddressFamilies{true, true},
 		nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.RunOn(t, func() { ip(t, "route add default via "+third.Peer) })
-	table := BuildTable(&captureAll, testUsers, AddressFamilies{true, true}, nil)
+	table := buildTable(&captureAll, testUsers, AddressFamilies{true, true}, nil)
 	socket, err := newOwnerSocket()
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 	published := netip.AddrPortFrom(netip.MustParseAddr(third.Peer), 8888)
 	forwarded := netip.AddrPortFrom(published.Addr(), 8889)
 	for _, settings := range []*Settings{&captureAll, &captureTransparent} {
-		for _, table := range []*Table{BuildTable(settings, testUsers, AddressFamilies{true, true},
+		for _, table := range []*Table{buildTable(settings, testUsers, AddressFamilies{true, true},
 			nil),
 			closedBoth(*settings)} {
 			if err := socket.install(table); err != nil {
@@ -247,7 +247,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 // Ports and networks are set elements, so their number does not change the number of rules.
 func TestRules_NumberIsConstant(t *testing.T) {
 	count := func(s *Settings) (rules int) {
-		for _, c := range BuildTable(s, testUsers, AddressFamilies{true, true}, nil).Chains {
+		for _, c := range buildTable(s, testUsers, AddressFamilies{true, true}, nil).Chains {
 			rules += len(c.Rules)
 		}
 		return rules
@@ -281,7 +281,7 @@ func TestInstall_OfManyPortsAndNetworks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(BuildTable(&many, testUsers, AddressFamilies{true, true},
+	if err := socket.install(buildTable(&many, testUsers, AddressFamilies{true, true},
 		nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -66,13 +66,13 @@ const (
 	Direct   Decision = "direct"
 	Outbound Decision = "outbound" // redirected to OutboundPort
 	Inbound  Decision = "inbound"  // redirected to InboundPort
-	Refused  Decision = "refused"  // reset
+	refused  Decision = "refused"  // reset
 	DNS      Decision = "dns"      // redirected to DNSPort
 )
 
 // port returns the port to which the decision redirects connections, 0 if it does not redirect.
 func (v Decision) port() uint16 {
-	return map[Decision]uint16{Outbound: OutboundPort, Inbound: InboundPort, DNS: DNSPort}[v]
+	return map[Decision]uint16{Outbound: OutboundPort, Inbound: InboundPort, DNS: dnsPort}[v]
 }
 
 // text returns the decision as an nftables statement.
@@ -80,7 +80,7 @@ func (v Decision) text() string {
 	switch port := v.port(); {
 	case port != 0:
 		return fmt.Sprintf("redirect to :%d", port)
-	case v == Refused:
+	case v == refused:
 		return "reject with tcp reset"
 	}
 	return "return"

@@ -53,7 +53,7 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 		}
 	}
 	trial := captureAll
-	trial.TrialDuration, trial.FailOutboundClosed, trial.DNSPort = 2*time.Second, true, DNSPort
+	trial.TrialDuration, trial.FailOutboundClosed, trial.DNSPort = 2*time.Second, true, dnsPort
 	r.apply(trial)
 	r.answers(soon, "15001")
 	state(StateTrial)

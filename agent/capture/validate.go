@@ -27,8 +27,8 @@ func (s *Settings) Validate() error {
 	if s.Instance != "" && !instanceName.MatchString(s.Instance) {
 		return fmt.Errorf("instance %q: invalid name", s.Instance)
 	}
-	if s.DNSPort != 0 && s.DNSPort != DNSPort {
-		return fmt.Errorf("dns_port %d; only %d is allowed", s.DNSPort, DNSPort)
+	if s.DNSPort != 0 && s.DNSPort != dnsPort {
+		return fmt.Errorf("dns_port %d; only %d is allowed", s.DNSPort, dnsPort)
 	}
 	if s.TrialDuration < 0 {
 		return fmt.Errorf("trial %v is negative", s.TrialDuration)

@@ -127,11 +127,11 @@ const discoverydHeader = `# /etc/outrider/discoveryd.toml: the configuration of 
 # [[registry]] is where services and endpoints come from, beside ServiceEntry and WorkloadEntry of the sources.
 `
 
-// DiscoverydDefaultsTOML returns the annotated file with all keys of outrider-discoveryd and their
+// discoverydDefaultsTOML returns the annotated file with all keys of outrider-discoveryd and their
 // defaults: etc/discoveryd.toml.
 //
 //go:generate go test -run TestDiscoveryd_ExampleIsWrittenFromTheDefinitions -update .
-func DiscoverydDefaultsTOML() string {
+func discoverydDefaultsTOML() string {
 	return annotatedFile(discoverydHeader, annotatedDiscoveryd())
 }
 

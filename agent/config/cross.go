@@ -99,7 +99,7 @@ func (x *crossCheck) envoy() {
 	}
 }
 
-const capturedDNSPort = 15053 // capture.DNSPort
+const capturedDNSPort = 15053 // capture.dnsPort
 
 // captureDNS checks that the DNS proxy listens where outrider-capture redirects queries to.
 func (x *crossCheck) captureDNS() {

@@ -150,9 +150,9 @@ func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 }
 
 func TestDiscoveryd_ExampleIsWrittenFromTheDefinitions(t *testing.T) {
-	parts.Golden(t, "../../etc/discoveryd.toml", DiscoverydDefaultsTOML(), *update)
+	parts.Golden(t, "../../etc/discoveryd.toml", discoverydDefaultsTOML(), *update)
 	loaded, _, err := loadDiscoveryd(t,
-		map[string]string{"discoveryd.toml": DiscoverydDefaultsTOML()})
+		map[string]string{"discoveryd.toml": discoverydDefaultsTOML()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func (s *Server) lastGood() lastgood.State {
 	defer s.mu.Unlock()
 	c := s.config
 	state := lastgood.State{Objects: c.held, MissingPaths: c.away, PolicyFolderInodes: c.folders,
-		PolicyCountsByFile:      c.policies,
+		PolicyCountsByFile:        c.policies,
 		PolicyLocationsIncomplete: c.lost, WriterRefusedUnknownFilterFields: c.store.HasKind(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.MeshConfig = s.meshText

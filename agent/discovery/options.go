@@ -51,8 +51,8 @@ type Options struct {
 
 	// KeySetCacheFile is the file (mode 0600) with the fetched key sets of RequestAuthentications. "":
 	// after a start, no key set is known until it was fetched.
-	KeySetCacheFile    string
-	KeySetRefresh time.Duration // interval at which key sets are fetched again; 0: 20 minutes
+	KeySetCacheFile string
+	KeySetRefresh   time.Duration // interval at which key sets are fetched again; 0: 20 minutes
 
 	// FetchWasmModules makes the server fetch the Wasm modules of extensions and put them into the
 	// resources. If it is false, the clients are agents that fetch modules themselves, as istiod's

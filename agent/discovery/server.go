@@ -131,8 +131,8 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
 		Validate: check.object, ValidateEnvoyFilters: check.unlinked, AwaitPaths: o.AwaitFileListing,
 		LastGood: lastGood.Objects, MissingPaths: lastGood.MissingPaths,
-		PolicyFolderInodes:      lastGood.PolicyFolderInodes,
-		PolicyCountsByFile:      lastGood.PolicyCountsByFile,
+		PolicyFolderInodes:        lastGood.PolicyFolderInodes,
+		PolicyCountsByFile:        lastGood.PolicyCountsByFile,
 		PolicyLocationsIncomplete: lastGood.PolicyLocationsIncomplete,
 		TolerateUnknownFields: o.EarlierRunMayHaveServedFiles &&
 			!lastGood.WriterRefusedUnknownFilterFields, Sources: o.Sources, RequiredSources: o.RequiredSources})

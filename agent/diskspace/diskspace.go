@@ -18,8 +18,8 @@ import (
 
 // Codes of conditions.
 const (
-	// ConditionFull is active while a file system that the agent or Envoy writes is full.
-	ConditionFull = "disk-full"
+	// conditionFull is active while a file system that the agent or Envoy writes is full.
+	conditionFull = "disk-full"
 	// ConditionLinesLost is active while Envoy fails to write lines to its log files.
 	ConditionLinesLost = "log-lines-lost"
 )
@@ -88,7 +88,7 @@ func (c *Checker) Run(ctx context.Context) error {
 		go func() { found <- full(c.options.Folders()) }() // a remote file system may hang
 		select {
 		case sentences := <-found:
-			c.report(ConditionFull, strings.Join(sentences, "; "))
+			c.report(conditionFull, strings.Join(sentences, "; "))
 		case <-ctx.Done():
 			return nil
 		}

@@ -72,7 +72,7 @@ func TestChecker_FullFileSystem(t *testing.T) {
 			c.Wake()
 			parts.Eventually(t, time.Minute, "the condition stands", func() bool {
 				return strings.HasPrefix(conditions(),
-					ConditionFull+": the file system of "+folder+fault.says)
+					conditionFull+": the file system of "+folder+fault.says)
 			})
 			if err := os.Remove(filepath.Join(folder, "fill")); err != nil {
 				t.Fatal(err)

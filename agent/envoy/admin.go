@@ -74,14 +74,14 @@ func (a *Admin) RoundTrip(request *http.Request) (*http.Response, error) {
 	return a.transport.RoundTrip(request)
 }
 
-// StatusError is a response with a status other than 200.
-type StatusError struct {
+// statusError is a response with a status other than 200.
+type statusError struct {
 	Code int    // HTTP status
 	Body string // the beginning of the body
 }
 
 // Error implements error.
-func (e *StatusError) Error() string {
+func (e *statusError) Error() string {
 	return fmt.Sprintf("Envoy's admin answers %d %s: %s", e.Code, http.StatusText(e.Code), e.Body)
 }
 
@@ -117,7 +117,7 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	ctx := request.Context()
 	defer func() {
-		if _, answered := errors.AsType[*StatusError](err); err != nil && !answered &&
+		if _, answered := errors.AsType[*statusError](err); err != nil && !answered &&
 			ctx.Err() != nil {
 			err = ctx.Err()
 		}
@@ -149,7 +149,7 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	case len(body) > adminMaxResponse:
 		return nil, fmt.Errorf("the answer is longer than %d bytes", adminMaxResponse)
 	case response.StatusCode != http.StatusOK:
-		return nil, &StatusError{Code: response.StatusCode, Body: abbreviate(body)}
+		return nil, &statusError{Code: response.StatusCode, Body: abbreviate(body)}
 	}
 	return body, nil
 }
@@ -158,7 +158,7 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 // (PRE_INITIALIZING, INITIALIZING, DRAINING), and err is nil.
 func (a *Admin) Ready(ctx context.Context) (ready bool, state string, err error) {
 	body, err := a.Get(ctx, "/ready")
-	if status, ok := errors.AsType[*StatusError](err); ok &&
+	if status, ok := errors.AsType[*statusError](err); ok &&
 		status.Code == http.StatusServiceUnavailable {
 		return false, status.Body, nil
 	}

@@ -178,7 +178,7 @@ func TestAdminPassesRequestsOn(t *testing.T) {
 	if request.URL.Host != "anything" {
 		t.Error("the caller's request was changed")
 	}
-	var status *StatusError
+	var status *statusError
 	if _, err := e.Get(t.Context(), "/nonesuch"); !errors.As(err, &status) ||
 		status.Code != http.StatusNotFound {
 		t.Errorf("got %v", err)

@@ -112,7 +112,7 @@ func (c CommandLine) common(binary *Binary) []string {
 		}
 		args = append(args, "--local-address-ip-version", version)
 	}
-	args = append(args, "--log-format", LogFormat(c.OutriderEpoch))
+	args = append(args, "--log-format", logFormat(c.OutriderEpoch))
 	if c.LogLevel != "" {
 		args = append(args, "-l", c.LogLevel)
 	}

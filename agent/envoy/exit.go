@@ -122,7 +122,7 @@ func lastWith(lines []string, text string) string {
 func relevantMessage(lines []string, anyLine bool) string {
 	for _, level := range []string{"critical", "error"} {
 		for i := len(lines) - 1; i >= 0; i-- {
-			if line, ok := ParseLogLine(lines[i]); ok && line.Level == level &&
+			if line, ok := parseLogLine(lines[i]); ok && line.Level == level &&
 				line.Component != "backtrace" {
 				return line.Message
 			}
@@ -134,7 +134,7 @@ func relevantMessage(lines []string, anyLine bool) string {
 	last := ""
 	for i := len(lines) - 1; i >= 0; i-- {
 		text := strings.TrimSpace(lines[i])
-		line, ok := ParseLogLine(text)
+		line, ok := parseLogLine(text)
 		switch {
 		case text == "":
 		// skip stack frames
@@ -150,7 +150,7 @@ func relevantMessage(lines []string, anyLine bool) string {
 }
 
 func message(line string) string {
-	if parsed, ok := ParseLogLine(line); ok {
+	if parsed, ok := parseLogLine(line); ok {
 		return parsed.Message
 	}
 	return line

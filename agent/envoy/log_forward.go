@@ -33,9 +33,9 @@ type LogBatch struct {
 
 // logReader is the state of reading one Envoy's log.
 type logReader struct {
-	redactor LogRedactor
-	parser   LogParser
-	routine  RoutineLineFilter
+	redactor logRedactor
+	parser   logParser
+	routine  routineLineFilter
 	pid      int // 0 if unknown
 }
 
@@ -52,7 +52,7 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 	}
 	reader := f.readers[batch.ID]
 	if batch.Dropped > 0 {
-		reader.redactor.MarkGap()
+		reader.redactor.markGap()
 		f.log.Warn("lines of Envoy's log were lost: the agent was too slow",
 			"epoch", batch.Epoch, "lines", batch.Dropped)
 	}
@@ -60,10 +60,10 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 		reader.pid = batch.PID
 	}
 	if !enabled {
-		reader.redactor.MarkGap()
+		reader.redactor.markGap()
 		return
 	}
-	for _, line := range reader.parser.Parse(reader.redactor.Redact(batch.Lines)) {
+	for _, line := range reader.parser.Parse(reader.redactor.redact(batch.Lines)) {
 		level := slogLevel(line.Level)
 		if reader.routine.Matches(line) {
 			level = min(level, slog.LevelDebug)
@@ -73,14 +73,14 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 		}
 		f.write(level, batch.Epoch, reader.pid, line)
 	}
-	f.reportRedacted(reader.redactor.RemovedLines(false), batch.Epoch)
+	f.reportRedacted(reader.redactor.removedLines(false), batch.Epoch)
 }
 
 // EndEpochLog ends the log of an epoch. The epoch's last lines may still follow, because its exit may
 // be reported before them.
 func (f *LogForwarder) EndEpochLog(id string, epoch int) {
 	if reader := f.readers[id]; reader != nil {
-		f.reportRedacted(reader.redactor.RemovedLines(true), epoch)
+		f.reportRedacted(reader.redactor.removedLines(true), epoch)
 	}
 	delete(f.readers, f.ended)
 	f.ended = id
@@ -94,7 +94,7 @@ func (f *LogForwarder) reportRedacted(lines, epoch int) {
 }
 
 // write logs one line with its component, epoch and process.
-func (f *LogForwarder) write(level slog.Level, epoch, pid int, line LogLine) {
+func (f *LogForwarder) write(level slog.Level, epoch, pid int, line logLine) {
 	attributes := []slog.Attr{slog.String("component", "envoy"), slog.Int("epoch", epoch)}
 	if pid != 0 {
 		attributes = append(attributes, slog.Int("pid", pid))

@@ -44,10 +44,10 @@ var (
 	likeQuoted = regexp.MustCompile(`^[\s"]|^[}\]],?$|^[a-z0-9_]+: |[{\[,]$`)
 )
 
-// LogRedactor removes quotes of the configuration from Envoy's log. Everybody may read the log, but
+// logRedactor removes quotes of the configuration from Envoy's log. Everybody may read the log, but
 // the configuration may contain credentials. The zero value assumes that earlier lines were lost,
 // see MarkGap.
-type LogRedactor struct {
+type logRedactor struct {
 	quoting quoting
 	begun   bool // a line outside a quote was read since the last gap
 	// until is the time at which removal ends, of a quote or of lines after a gap that look like a
@@ -66,13 +66,13 @@ const (
 	quotesJSON
 )
 
-// MarkGap records that lines were lost before the next one. The following lines are removed as long
+// markGap records that lines were lost before the next one. The following lines are removed as long
 // as they look like a quote.
-func (r *LogRedactor) MarkGap() { *r = LogRedactor{leftOut: r.leftOut} }
+func (r *logRedactor) markGap() { *r = logRedactor{leftOut: r.leftOut} }
 
-// RemovedLines returns the number of lines removed since the last call, or 0 while a quote may
+// removedLines returns the number of lines removed since the last call, or 0 while a quote may
 // continue. ended reports that no more lines follow.
-func (r *LogRedactor) RemovedLines(ended bool) int {
+func (r *logRedactor) removedLines(ended bool) int {
 	if r.concealing() && !ended {
 		return 0
 	}
@@ -82,21 +82,21 @@ func (r *LogRedactor) RemovedLines(ended bool) int {
 }
 
 // concealing reports whether the next line may belong to a quote.
-func (r *LogRedactor) concealing() bool { return r.quoting != quotesNothing || !r.begun }
+func (r *logRedactor) concealing() bool { return r.quoting != quotesNothing || !r.begun }
 
 // expire ends a quote after quoteTime.
-func (r *LogRedactor) expire() {
+func (r *logRedactor) expire() {
 	switch {
 	case !r.concealing():
 	case r.until.IsZero():
 		r.until = time.Now().Add(quoteTime)
 	case time.Now().After(r.until):
-		*r = LogRedactor{begun: true, leftOut: r.leftOut}
+		*r = logRedactor{begun: true, leftOut: r.leftOut}
 	}
 }
 
-// Redact returns the lines without quotes.
-func (r *LogRedactor) Redact(lines []string) []string {
+// redact returns the lines without quotes.
+func (r *logRedactor) redact(lines []string) []string {
 	r.expire()
 	// cut reports that the message of the last retained line continues after the removed quote
 	retained, cut := make([]string, 0, len(lines)), false
@@ -137,8 +137,8 @@ func withoutEnd(lines []string, cut bool) []string {
 
 // look reports whether a line belongs to a quotation of the configuration, or continues a message
 // after the quotation.
-func (r *LogRedactor) look(line string) (quoted, continues bool) {
-	_, begins := ParseLogLine(line)
+func (r *logRedactor) look(line string) (quoted, continues bool) {
+	_, begins := parseLogLine(line)
 	switch {
 	case begins:
 	case r.quoting == quotesJSON:
@@ -150,13 +150,13 @@ func (r *LogRedactor) look(line string) (quoted, continues bool) {
 	case r.quoting == quotesMessage || likeQuoted.MatchString(line):
 		return true, false
 	}
-	*r = LogRedactor{begun: true, leftOut: r.leftOut}
+	*r = logRedactor{begun: true, leftOut: r.leftOut}
 	return quoted, continues
 }
 
 // cut removes the beginning of a quote from a line. It reports whether the message may continue
 // after the quote.
-func (r *LogRedactor) cut(line string) (rest string, cut bool) {
+func (r *logRedactor) cut(line string) (rest string, cut bool) {
 	if before, after, found := strings.Cut(line, messageMark); found {
 		before = strings.TrimSpace(before)
 		switch {
@@ -176,17 +176,17 @@ func (r *LogRedactor) cut(line string) (rest string, cut bool) {
 }
 
 // RedactLines removes quotes of the configuration from the last log lines of an Envoy.
-func RedactLines(lines []string) []string { return new(LogRedactor).takeAll(lines) }
+func RedactLines(lines []string) []string { return new(logRedactor).takeAll(lines) }
 
 // RedactMessage removes quotes of the configuration from the error of a NACK.
 func RedactMessage(text string) string {
-	known := LogRedactor{begun: true}
+	known := logRedactor{begun: true}
 	return strings.Join(known.takeAll(strings.Split(text, "\n")), "\n")
 }
 
 // takeAll is Redact for a complete sequence of lines.
-func (r *LogRedactor) takeAll(lines []string) []string {
-	retained := r.Redact(lines)
+func (r *logRedactor) takeAll(lines []string) []string {
+	retained := r.redact(lines)
 	if r.quoting == quotesMessage {
 		retained = withoutEnd(retained, true) // the last line ends within a quote
 	}

@@ -55,12 +55,12 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 			const last = "starting main dispatch loop"
-			var redactor LogRedactor
+			var redactor logRedactor
 			var raw, retained []string
 			for lines := bufio.NewScanner(said); lines.Scan() &&
 				!strings.Contains(lines.Text(), last); {
 				raw = append(raw, lines.Text())
-				retained = append(retained, redactor.Redact([]string{lines.Text()})...)
+				retained = append(retained, redactor.redact([]string{lines.Text()})...)
 			}
 			cancel()
 			_ = command.Wait()
@@ -86,12 +86,12 @@ func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 		`[2026-11-21T15:41:49.385Z] "GET /"`, `{"method": "GET"}`}
 	for first := range lines {
 		for size := 1; size <= len(lines); size++ {
-			var redactor LogRedactor
-			redactor.Redact([]string{prefix + "x: goo.gle/debugstr", "y {"})
-			redactor.MarkGap()
+			var redactor logRedactor
+			redactor.redact([]string{prefix + "x: goo.gle/debugstr", "y {"})
+			redactor.markGap()
 			var retained []string
 			for batch := range slices.Chunk(lines[first:], size) {
-				retained = append(retained, redactor.Redact(batch)...)
+				retained = append(retained, redactor.redact(batch)...)
 			}
 			text := strings.Join(retained, "\n")
 			if strings.Contains(text, hidden) || first <= 5 && !strings.Contains(text, "why") ||
@@ -115,21 +115,21 @@ func TestAQuoteIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var redactor LogRedactor
-				redactor.Redact(begin)
+				var redactor logRedactor
+				redactor.redact(begin)
 				quoted := len(begin[min(len(begin), 1):]) + len(access)
-				if retained := redactor.Redact(access); len(retained) > 0 || redactor.RemovedLines(false) != 0 {
+				if retained := redactor.redact(access); len(retained) > 0 || redactor.removedLines(false) != 0 {
 					t.Errorf("kept of what may be quoted: %q", retained)
 				}
 				time.Sleep(quoteTime + 1)
-				if diff := cmp.Diff(access, redactor.Redact(access)); diff != "" {
+				if diff := cmp.Diff(access, redactor.redact(access)); diff != "" {
 					t.Error(diff)
 				}
-				if number := redactor.RemovedLines(false); number != quoted || redactor.RemovedLines(true) != 0 {
+				if number := redactor.removedLines(false); number != quoted || redactor.removedLines(true) != 0 {
 					t.Errorf("%d lines are reported as left out, want %d", number, quoted)
 				}
-				redactor.Redact([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
-				if number := redactor.RemovedLines(true); number != 1 {
+				redactor.redact([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
+				if number := redactor.removedLines(true); number != 1 {
 					t.Errorf("%d lines are reported at the end", number)
 				}
 			})
@@ -145,16 +145,16 @@ func FuzzLogRedactor(f *testing.F) {
 		"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] b", 1)
 	f.Fuzz(func(t *testing.T, text string, size int) {
 		lines := strings.Split(text, "\n")
-		var redactor LogRedactor
+		var redactor logRedactor
 		var retained []string
 		for batch := range slices.Chunk(lines, min(max(size, 1), len(lines))) {
-			retained = append(retained, redactor.Redact(batch)...)
+			retained = append(retained, redactor.redact(batch)...)
 		}
 		if got := strings.Join(retained, "\n"); len(got) > len(text) {
 			t.Errorf("%q became %q", text, got)
 		}
 		for _, line := range lines {
-			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, messageMark) &&
+			if _, begins := parseLogLine(line); begins && !strings.Contains(line, messageMark) &&
 				!quotedJSON.MatchString(line) && !slices.Contains(retained, line) {
 				t.Errorf("of %q is missing: %q", text, line)
 			}

@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// LogFormat returns the value of --log-format for an epoch. ParseLogLine reads this format.
-func LogFormat(epoch int) string {
+// logFormat returns the value of --log-format for an epoch. ParseLogLine reads this format.
+func logFormat(epoch int) string {
 	return "[Envoy (Epoch " + strconv.Itoa(epoch) + ")] [%Y-%m-%d %T.%e][%t][%l][%n] %v"
 }
 
-// LogLine is one message of Envoy's log.
-type LogLine struct {
+// logLine is one message of Envoy's log.
+type logLine struct {
 	Time      time.Time // millisecond precision; zero if unknown
 	Epoch     int       // -1 if unknown
 	Thread    int64     // kernel thread ID; 0 if unknown
@@ -28,50 +28,50 @@ const MaxMessageBytes = 32 << 10
 
 const logTimeLayout = "2006-01-02 15:04:05.000"
 
-// ParseLogLine parses a line in the format of LogFormat, or in Envoy's default format, which Envoy
+// parseLogLine parses a line in the format of LogFormat, or in Envoy's default format, which Envoy
 // uses before it has parsed its command line. ok is false for other lines. Envoy's times are in the
 // local time zone.
-func ParseLogLine(line string) (parsed LogLine, ok bool) {
+func parseLogLine(line string) (parsed logLine, ok bool) {
 	number := int64(-1)
 	rest, ok := strings.CutPrefix(line, "[Envoy (Epoch ")
 	if ok {
 		var epoch string
 		if epoch, rest, ok = strings.Cut(rest, ")] ["); !ok {
-			return LogLine{}, false
+			return logLine{}, false
 		}
 		parsed, err := strconv.ParseUint(epoch, 10, 31)
 		if err != nil {
-			return LogLine{}, false
+			return logLine{}, false
 		}
 		number = int64(parsed)
 	} else if rest, ok = strings.CutPrefix(line, "["); !ok {
-		return LogLine{}, false
+		return logLine{}, false
 	}
 	stamp, rest, ok := strings.Cut(rest, "][")
 	if !ok {
-		return LogLine{}, false
+		return logLine{}, false
 	}
 	at, err := time.ParseInLocation(logTimeLayout, stamp, time.Local)
 	if err != nil {
-		return LogLine{}, false
+		return logLine{}, false
 	}
 	thread, rest, ok := strings.Cut(rest, "][")
 	if !ok {
-		return LogLine{}, false
+		return logLine{}, false
 	}
 	threadID, err := strconv.ParseUint(thread, 10, 63)
 	if err != nil {
-		return LogLine{}, false
+		return logLine{}, false
 	}
 	level, rest, ok := strings.Cut(rest, "][")
 	if !ok || !isWord(level) {
-		return LogLine{}, false
+		return logLine{}, false
 	}
 	component, message, ok := strings.Cut(rest, "]")
 	if !ok || component == "" {
-		return LogLine{}, false
+		return logLine{}, false
 	}
-	return LogLine{
+	return logLine{
 		Time: at, Epoch: int(number), Thread: int64(threadID), Level: level, Component: component,
 		Message: strings.TrimPrefix(message, " "),
 	}, true
@@ -86,19 +86,19 @@ func isWord(s string) bool {
 	return s != ""
 }
 
-// LogParser assembles the lines of one Envoy into messages. A line in another format (the rest of a
+// logParser assembles the lines of one Envoy into messages. A line in another format (the rest of a
 // multi-line message, a backtrace, an access log on the same pipe) continues the previous message.
 // The zero value is ready to use.
-type LogParser struct {
-	last  LogLine // the last message, without its text
+type logParser struct {
+	last  logLine // the last message, without its text
 	began bool
 }
 
 // Parse returns the messages of a batch of lines, in order, and buffers nothing: a line that
 // continues the last message of the previous batch is returned as a message of its own, marked
 // Continued.
-func (p *LogParser) Parse(lines []string) []LogLine {
-	var messages []LogLine
+func (p *logParser) Parse(lines []string) []logLine {
+	var messages []logLine
 	var text strings.Builder
 	flush := func() {
 		if len(messages) > 0 {
@@ -106,14 +106,14 @@ func (p *LogParser) Parse(lines []string) []LogLine {
 		}
 		text.Reset()
 	}
-	add := func(line LogLine, message string) {
+	add := func(line logLine, message string) {
 		flush()
 		messages = append(messages, line)
 		text.WriteString(message)
 	}
 	for _, raw := range lines {
 		raw = strings.TrimRight(raw, "\r\n")
-		if line, ok := ParseLogLine(raw); ok {
+		if line, ok := parseLogLine(raw); ok {
 			message := line.Message
 			line.Message = ""
 			p.last, p.began = line, true
@@ -144,9 +144,9 @@ func (p *LogParser) Parse(lines []string) []LogLine {
 	return messages
 }
 
-func (p *LogParser) continuation() LogLine {
+func (p *logParser) continuation() logLine {
 	if !p.began {
-		return LogLine{Epoch: -1}
+		return logLine{Epoch: -1}
 	}
 	return p.last
 }

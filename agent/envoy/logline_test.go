@@ -21,31 +21,31 @@ func at(t *testing.T, stamp string) time.Time {
 func TestParseLogLine(t *testing.T) {
 	tests := map[string]struct {
 		line string
-		want LogLine
+		want logLine
 		ok   bool
 	}{
 		"plain": {"[Envoy (Epoch 12)] [2026-11-21 15:41:49.384][18873][warning][main] [source/server/server.cc:1059] There is no limit",
-			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 12, Thread: 18873,
+			logLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 12, Thread: 18873,
 				Level: "warning", Component: "main",
 				Message: "[source/server/server.cc:1059] There is no limit"}, true},
 		"empty message": {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][critical][envoy_bug] ",
-			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Thread: 1, Level: "critical",
+			logLine{Time: at(t, "2026-11-21 15:41:49.384"), Thread: 1, Level: "critical",
 				Component: "envoy_bug"}, true},
-		"access log": {`[2026-11-21T15:41:49.384Z] "GET / HTTP/1.1" 200`, LogLine{}, false},
+		"access log": {`[2026-11-21T15:41:49.384Z] "GET / HTTP/1.1" 200`, logLine{}, false},
 		"before it has read its format": {"[2026-11-21 15:41:49.384][18873][warning][main] text",
-			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: -1, Thread: 18873,
+			logLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: -1, Thread: 18873,
 				Level: "warning", Component: "main", Message: "text"}, true},
-		"other format": {"2026-11-21 15:41:49.384 warning main text", LogLine{}, false},
-		"cut":          {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][warn", LogLine{}, false},
-		"no time":      {"[Envoy (Epoch 0)] [now][1][warning][main] x", LogLine{}, false},
+		"other format": {"2026-11-21 15:41:49.384 warning main text", logLine{}, false},
+		"cut":          {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][warn", logLine{}, false},
+		"no time":      {"[Envoy (Epoch 0)] [now][1][warning][main] x", logLine{}, false},
 		"no epoch": {"[Envoy (Epoch -1)] [2026-11-21 15:41:49.384][1][warning][main] x",
-			LogLine{}, false},
+			logLine{}, false},
 		"level unknown": {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][][main] x",
-			LogLine{}, false},
+			logLine{}, false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, ok := ParseLogLine(test.line)
+			got, ok := parseLogLine(test.line)
 			if diff := cmp.Diff(test.want, got); diff != "" || ok != test.ok {
 				t.Errorf("ok %v, %s", ok, diff)
 			}
@@ -56,25 +56,25 @@ func TestParseLogLine(t *testing.T) {
 const header = "[Envoy (Epoch 2)] [2026-11-21 15:41:49.384][7][error][config] "
 
 func TestLinesBelongToTheMessageBefore(t *testing.T) {
-	var parser LogParser
-	first := LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 2, Thread: 7, Level: "error",
+	var parser logParser
+	first := logLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 2, Thread: 7, Level: "error",
 		Component: "config"}
-	message := func(text string, continued bool) LogLine {
+	message := func(text string, continued bool) logLine {
 		line := first
 		line.Message, line.Continued = text, continued
 		return line
 	}
-	if diff := cmp.Diff([]LogLine{{Epoch: -1, Message: "error while loading\nshared libraries"}},
+	if diff := cmp.Diff([]logLine{{Epoch: -1, Message: "error while loading\nshared libraries"}},
 		parser.Parse([]string{"", "error while loading", "shared libraries"})); diff != "" {
 		t.Errorf("before any message: %s", diff)
 	}
 	got := parser.Parse([]string{header + "one\r\n", header + "two", "  of two", "", "  and three"})
-	if diff := cmp.Diff([]LogLine{message("one", false),
+	if diff := cmp.Diff([]logLine{message("one", false),
 		message("two\n  of two\n\n  and three", false)}, got); diff != "" {
 		t.Error(diff)
 	}
 	got = parser.Parse([]string{"of the batch before", header})
-	if diff := cmp.Diff([]LogLine{message("of the batch before", true), message("", false)},
+	if diff := cmp.Diff([]logLine{message("of the batch before", true), message("", false)},
 		got); diff != "" {
 		t.Error(diff)
 	}
@@ -84,7 +84,7 @@ func TestLinesBelongToTheMessageBefore(t *testing.T) {
 }
 
 func TestMessagesAreBounded(t *testing.T) {
-	var parser LogParser
+	var parser logParser
 	long := strings.Repeat("ä", MaxMessageBytes)
 	got := parser.Parse([]string{header + long, long})
 	var text strings.Builder
@@ -108,7 +108,7 @@ func TestLogOfARealEnvoy(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-e.exited
-	var parser LogParser
+	var parser logParser
 	components := map[string]bool{}
 	messages := parser.Parse(lines(e.log.String()))
 	for _, line := range messages {
@@ -129,7 +129,7 @@ func FuzzLogLine(f *testing.F) {
 	f.Add("[Envoy (Epoch 99999999999)] [2026-11-21 15:41:49.384][1][info][x] y", "\xff\xfe")
 	f.Add(strings.Repeat("é", MaxMessageBytes), "")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		var parser LogParser
+		var parser logParser
 		total := 0
 		for _, line := range parser.Parse([]string{a, b, a}) {
 			if len(line.Message) > MaxMessageBytes {

@@ -5,13 +5,13 @@ import "strings"
 // terminated is the message that Envoy logs when SIGTERM ends it.
 const terminated = "caught ENVOY_SIGTERM"
 
-// RoutineLineFilter recognises log lines of one Envoy that need no attention: those about events
+// routineLineFilter recognises log lines of one Envoy that need no attention: those about events
 // that Outrider logs itself (the steps of a hot restart, an orderly stop, refused resources), and
 // those that every Envoy logs on a current host. The zero value is ready to use.
-type RoutineLineFilter struct{ ending bool }
+type routineLineFilter struct{ ending bool }
 
 // Matches reports whether a line is routine. It must see all lines in order.
-func (r *RoutineLineFilter) Matches(line LogLine) bool {
+func (r *routineLineFilter) Matches(line logLine) bool {
 	switch line.Message {
 	case "shutting down admin due to child startup", "terminating parent process":
 		return true

@@ -4,7 +4,7 @@ import "testing"
 
 func TestRoutine(t *testing.T) {
 	closed := "DeltaAggregatedResources gRPC config stream to xds-grpc closed: 13, reset"
-	var r RoutineLineFilter
+	var r routineLineFilter
 	for _, c := range []struct {
 		message string
 		want    bool
@@ -24,7 +24,7 @@ func TestRoutine(t *testing.T) {
 		{closed, true},
 		{"panic: assertion failed", false},
 	} {
-		if got := r.Matches(LogLine{Message: c.message}); got != c.want {
+		if got := r.Matches(logLine{Message: c.message}); got != c.want {
 			t.Errorf("%q: %v, want %v", c.message, got, c.want)
 		}
 	}

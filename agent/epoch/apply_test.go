@@ -229,7 +229,7 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 		if err := h.s.Abort(h.t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-errs; !errors.Is(err, ErrAborted) {
+		if err := <-errs; !errors.Is(err, errAborted) {
 			t.Errorf("refused with %v", err)
 		}
 		if err := h.s.Abort(h.t.Context(), 7); !errors.Is(err, ErrNoEpoch) {

@@ -66,7 +66,7 @@ func (m *machine) reconcileDrain() {
 		m.stop == nil
 	switch {
 	case len(d.queued) > 0 && live == nil:
-		m.reply(d.queued, answer{err: ErrNotLive})
+		m.reply(d.queued, answer{err: errNotLive})
 		d.queued = nil
 	case len(d.queued) > 0 || repeat && m.due(d.again):
 		d.request, d.number, d.before = live.ID, live.Number, live.DrainRequested
@@ -189,7 +189,7 @@ func (m *machine) requestUndrain(c call) {
 	case m.stop != nil:
 		a.err = m.refusal(-1, ErrStopping)
 	case live == nil:
-		a.err = ErrNotLive
+		a.err = errNotLive
 	case !m.drain.wanted:
 		a.result = Result{Epoch: live.Number, Previous: live.Number, Mode: NoNewEpoch}
 	case m.lastGood == nil || m.lastGood.adopted != nil:

@@ -27,7 +27,7 @@ func TestDrain_ChangesNothingIfRefused(t *testing.T) {
 			h.wait(time.Second)
 			h.kill(h.newest(), "SIGSEGV") // Envoy is started again only after a back-off
 			err := h.s.Drain(h.t.Context())
-			if !errors.Is(err, ErrNotLive) {
+			if !errors.Is(err, errNotLive) {
 				h.t.Errorf("with nothing to drain: %v", err)
 			}
 			h.wait(5 * time.Second)

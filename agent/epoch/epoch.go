@@ -26,5 +26,5 @@ const (
 	FirstStart = record.FirstStart
 	HotRestart = record.HotRestart
 	SideBySide = record.SideBySide
-	NoNewEpoch  = record.NoNewEpoch
+	NoNewEpoch = record.NoNewEpoch
 )

@@ -109,7 +109,7 @@ func (x *executor) await(ctx context.Context, c *caller) answer {
 	case a := <-c.answer: // the result arrived before the end of Run
 		return a
 	default:
-		return answer{err: ErrEnded}
+		return answer{err: errEnded}
 	}
 }
 

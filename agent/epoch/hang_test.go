@@ -107,7 +107,7 @@ func TestHang_KeeperDuringAnAdoption(t *testing.T) {
 		resume := h.hangKeeper()
 		ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
 		defer cancel()
-		if err := h.s.SetKeeper(ctx, h.w.connect()); !errors.Is(err, context.DeadlineExceeded) {
+		if err := h.s.setKeeper(ctx, h.w.connect()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the caller's deadline was not honoured: %v", err)
 		}
 		h.responsive()

@@ -252,7 +252,7 @@ func TestIdle_AbortedEpochThatDoesNotExit(t *testing.T) {
 		cause error
 	}{
 		"for long": {func(m *machine) { m.now = m.now.Add(killTimeout + 1) }, errLingers},
-		"an abort": {func(m *machine) { m.abort(ErrAborted) }, ErrAborted},
+		"an abort": {func(m *machine) { m.abort(errAborted) }, errAborted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			was := host("0 draining, 1 live", starts(preparing))

@@ -22,7 +22,7 @@ func TestKeeperDies(t *testing.T) {
 		waiting := make(chan Result, 1)
 		go func() { waiting <- h.must(specOf("c")) }()
 		h.wait(100 * time.Millisecond)
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+		if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 			t.Fatal(err)
 		}
 		h.wait(100 * time.Millisecond)
@@ -55,7 +55,7 @@ func TestKeeperLost_BecomesAnError(t *testing.T) {
 				t.Errorf("want %s: %+v", step.want, standing)
 			}
 		}
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+		if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 			t.Fatal(err)
 		}
 		h.wait(100 * time.Millisecond)
@@ -83,7 +83,7 @@ func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
 			!slices.Contains(got, conditionDown) {
 			t.Errorf("conditions: %v", got)
 		}
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+		if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 			t.Fatal(err)
 		}
 		h.wait(time.Second)
@@ -105,7 +105,7 @@ func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
 		h.w.lose()
 		h.kill(h.newest(), "SIGKILL")
 		h.wait(2 * exitPause)
-		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+		if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 			t.Fatal(err)
 		}
 		h.wait(time.Second)
@@ -132,7 +132,7 @@ func TestKeeperReplacesItself(t *testing.T) {
 			}
 			h.w.lose()
 			h.wait(100 * time.Millisecond)
-			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 				t.Fatal(err)
 			}
 			if starting {
@@ -158,7 +158,7 @@ func TestStop_WhileTheKeeperReplacesItself(t *testing.T) {
 		h.wait(100 * time.Millisecond)
 		go func() {
 			h.wait(2 * time.Second)
-			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 				t.Error(err)
 			}
 			h.wait(5 * time.Second)
@@ -204,7 +204,7 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 				end(h)
 				h.wait(time.Second)
 				h.do(func() { h.w.behaviour["a"] = behaviour{} })
-				if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+				if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 					t.Fatal(err)
 				}
 				h.wait(10 * time.Second)
@@ -241,7 +241,7 @@ func TestRestartLimit_CountsAfterLostKeeper(t *testing.T) {
 			h.wait(2 * time.Second)
 			h.w.die()
 			h.wait(time.Second)
-			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 				t.Fatal(err)
 			}
 			h.wait(2 * time.Second)

@@ -131,7 +131,7 @@ func (l *KeeperLink) Run(ctx context.Context) error {
 		if err != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
-		err = l.supervisor.SetKeeper(ctx, l.set(client))
+		err = l.supervisor.setKeeper(ctx, l.set(client))
 		if err != nil && ctx.Err() == nil {
 			l.log.Error("cannot adopt the epochs of the new keeper", "error", err)
 		}

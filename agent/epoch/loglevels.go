@@ -57,7 +57,7 @@ func (l *LogLevelApplier) apply(ctx context.Context, live Epoch, admin Admin) {
 	l.applied = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
-	differs, err := l.supervisor.UpdateSpec(ctx, l.spec)
+	differs, err := l.supervisor.updateSpec(ctx, l.spec)
 	if err != nil {
 		l.log.Warn("cannot update the log levels of epochs that start later", "error", err)
 		return
@@ -72,7 +72,7 @@ func (l *LogLevelApplier) apply(ctx context.Context, live Epoch, admin Admin) {
 				live.Number, err))
 			return
 		}
-		if err := l.supervisor.RecordAppliedLogLevels(ctx, live.ID, l.spec); err != nil {
+		if err := l.supervisor.recordAppliedLogLevels(ctx, live.ID, l.spec); err != nil {
 			l.log.Warn("cannot record Envoy's log levels", "epoch", live.Number, "error", err)
 		}
 	}

@@ -104,7 +104,7 @@ func randomLife(h *harness, random *rand.Rand) {
 		case 11:
 			h.w.lose()
 			h.wait(50 * time.Millisecond)
-			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 				h.t.Fatal(err)
 			}
 		}

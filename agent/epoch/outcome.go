@@ -131,7 +131,7 @@ func (m *machine) conclude(a *attempt) {
 	}
 	trouble := handshakeTrouble(p) && errors.Is(a.failure, errExited)
 	switch {
-	case a.adopted || m.stop != nil || errors.Is(a.failure, ErrAborted):
+	case a.adopted || m.stop != nil || errors.Is(a.failure, errAborted):
 	case a.parentGone:
 		m.requeue(a)
 		return
@@ -160,7 +160,7 @@ func (m *machine) conclude(a *attempt) {
 	case live == nil && a.started && p.PID != 0:
 		m.crashed(p)
 	case live == nil:
-		if !errors.Is(a.failure, ErrAborted) && (a.repair || m.backOff.at.IsZero()) {
+		if !errors.Is(a.failure, errAborted) && (a.repair || m.backOff.at.IsZero()) {
 			m.unstarted(a)
 		}
 	case a.started && a.mode == HotRestart:

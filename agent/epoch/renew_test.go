@@ -32,7 +32,7 @@ func (h *harness) expectLevel(want string) {
 // be adjusted to the spec.
 func (h *harness) differs(spec *Spec, want bool) {
 	h.t.Helper()
-	if got, err := h.s.UpdateSpec(h.t.Context(), spec); err != nil || got != want {
+	if got, err := h.s.updateSpec(h.t.Context(), spec); err != nil || got != want {
 		h.t.Errorf("the live epoch has another command line: %t, %v; want %t", got, err, want)
 	}
 }
@@ -43,7 +43,7 @@ func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
 	h.differs(spec, differs)
 	if live, _, _ := h.s.Live(); differs {
-		if err := h.s.RecordAppliedLogLevels(h.t.Context(), live.ID, spec); err != nil {
+		if err := h.s.recordAppliedLogLevels(h.t.Context(), live.ID, spec); err != nil {
 			h.t.Error(err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 		h.adoptAs(levelled("a", "info"))
 		h.renew(levelled("a", "info"), true)
 		h.renew(levelled("a", "info"), false)
-		if err := h.s.RecordAppliedLogLevels(h.t.Context(), "who has ended",
+		if err := h.s.recordAppliedLogLevels(h.t.Context(), "who has ended",
 			levelled("a", "error")); err != nil {
 			t.Error(err)
 		}

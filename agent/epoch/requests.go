@@ -190,12 +190,12 @@ func (e abortRequested) apply(m *machine) {
 	err := fmt.Errorf("epoch %d: %w", e.number, ErrNoEpoch)
 	if a := m.attempt; a != nil && a.process.Number == e.number && !a.adopted {
 		err = nil
-		m.abort(ErrAborted)
+		m.abort(errAborted)
 	} else {
 		for _, p := range m.processes {
 			if p.Number == e.number {
 				err = nil
-				m.kill(p, ErrAborted.Error())
+				m.kill(p, errAborted.Error())
 			}
 		}
 	}
@@ -209,7 +209,7 @@ func (m *machine) abortDraining(numbers []int) bool {
 	for _, p := range m.older() {
 		if slices.Contains(numbers, p.Number) {
 			if found = true; p.killed.IsZero() {
-				m.kill(p, ErrAborted.Error())
+				m.kill(p, errAborted.Error())
 			}
 		}
 	}

@@ -201,7 +201,7 @@ func TestBackOff_GivesUp(t *testing.T) {
 			!strings.Contains(log, `level=WARN msg="epoch exited" epoch=0 event=epoch-exited cause="ended by SIGKILL"`) {
 			t.Errorf("giving up is no error in the log, or an Envoy that was killed no warning:\n%s", log)
 		}
-		if _, err := h.apply(specOf("b")); !errors.Is(err, ErrEnded) {
+		if _, err := h.apply(specOf("b")); !errors.Is(err, errEnded) {
 			t.Errorf("a request afterwards: %v", err)
 		}
 	})

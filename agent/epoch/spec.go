@@ -108,10 +108,10 @@ var (
 	// error of Apply during a stop
 	ErrStopping = errors.New("the agent is stopping")
 	// error of Apply after Abort
-	ErrAborted = errors.New("aborted on request")
+	errAborted = errors.New("aborted on request")
 	// error of Drain and Undrain
-	ErrNotLive = errors.New("no epoch is live")
+	errNotLive = errors.New("no epoch is live")
 	// error of every call after the end of Run
-	ErrEnded   = errors.New("the supervisor has ended")
+	errEnded   = errors.New("the supervisor has ended")
 	ErrNoEpoch = errors.New("there is no running epoch of this number") // error of Abort
 )

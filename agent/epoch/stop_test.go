@@ -240,7 +240,7 @@ func TestStopWithoutAdminWhileTheKeeperReplacesItself(t *testing.T) {
 			h.wait(8 * time.Second)
 			h.w.lose()
 			h.wait(100 * time.Millisecond)
-			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			if err := h.s.setKeeper(h.t.Context(), h.w.connect()); err != nil {
 				t.Error(err)
 			}
 			h.wait(4 * time.Second)
@@ -262,10 +262,10 @@ func TestStopWithoutEnvoy(t *testing.T) {
 
 func TestDrain_IsPersistent(t *testing.T) {
 	onHost(t, func(h *harness) {
-		if err := h.s.Drain(h.t.Context()); !errors.Is(err, ErrNotLive) {
+		if err := h.s.Drain(h.t.Context()); !errors.Is(err, errNotLive) {
 			t.Errorf("with nothing to drain: %v", err)
 		}
-		if _, err := h.s.Undrain(h.t.Context(), nil); !errors.Is(err, ErrNotLive) {
+		if _, err := h.s.Undrain(h.t.Context(), nil); !errors.Is(err, errNotLive) {
 			t.Errorf("with nothing to undrain: %v", err)
 		}
 		h.must(specOf("a"))

@@ -140,7 +140,7 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 	case s.executor.pings <- struct{}{}:
 		return nil
 	case <-s.executor.ended:
-		return ErrEnded
+		return errEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -201,26 +201,26 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// UpdateSpec passes the spec of a new configuration whose digest has not changed, so that
+// updateSpec passes the spec of a new configuration whose digest has not changed, so that
 // no epoch is started for it. Later starts use the new spec, because it may differ in settings that
 // need no new epoch (log levels in the command line, LiveTimeout). UpdateSpec reports
 // whether the live epoch runs with another command line; in this case the caller adjusts the epoch
 // and calls RecordAppliedLogLevels.
-func (s *Supervisor) UpdateSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
+func (s *Supervisor) updateSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err
 }
 
-// RecordAppliedLogLevels records that the log levels of a running epoch were set to those in the
+// recordAppliedLogLevels records that the log levels of a running epoch were set to those in the
 // command line of a spec.
-func (s *Supervisor) RecordAppliedLogLevels(ctx context.Context, id string, spec *Spec) error {
+func (s *Supervisor) recordAppliedLogLevels(ctx context.Context, id string, spec *Spec) error {
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }
 
-// SetKeeper makes the Supervisor use a connection to the next keeper after the previous connection
+// setKeeper makes the Supervisor use a connection to the next keeper after the previous connection
 // was lost (Done is closed), and returns when the keeper's processes are adopted. Epochs that this
 // keeper does not list have exited; if one of them served, its successor starts at once.
-func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
+func (s *Supervisor) setKeeper(ctx context.Context, keeper Keeper) error {
 	s.executor.setKeeper(keeper)
 	return s.call(ctx, func(c call) trigger { return keeperConnected{c.id} }).err
 }

@@ -56,7 +56,7 @@ type Options struct {
 	EpochsChanged func() <-chan struct{}
 	// ListenersACKed receives a value when Envoy has accepted listeners.
 	ListenersACKed <-chan struct{}
-	Conditions        *condition.Registry
+	Conditions     *condition.Registry
 }
 
 // Report is the result of the last check.

@@ -130,7 +130,7 @@ func conditionOf(e *entry, version *material, now time.Time) (code, sentence str
 	case version.pair != nil && version.renewal.IsZero() &&
 		pki.EndsSoon(from, until, now):
 		late := "the file has not been replaced and"
-		if version.source == FromSpire {
+		if version.source == fromSpire {
 			late = "SPIRE has not renewed it and it"
 		}
 		return CodeNotRenewed, late + " expires in " + coarse(left)

@@ -89,8 +89,8 @@ type SecretSource string
 const (
 	FromFiles  SecretSource = "files"
 	FromIstiod SecretSource = "istiod"
-	FromCache  SecretSource = "cache" // SealedStore, written by an earlier run
-	FromSpire  SecretSource = "spire" // Envoy receives the secret from SPIRE, not from the agent
+	fromCache  SecretSource = "cache" // SealedStore, written by an earlier run
+	fromSpire  SecretSource = "spire" // Envoy receives the secret from SPIRE, not from the agent
 )
 
 // IssuedCertificate is a certificate from an authority.

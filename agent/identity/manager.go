@@ -219,7 +219,7 @@ func (m *Manager) Unsubscribe(names []string) {
 func (m *Manager) KeyPair() *pki.Pair {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if version := m.version(DefaultSecret); version != nil && version.source != FromSpire {
+	if version := m.version(DefaultSecret); version != nil && version.source != fromSpire {
 		return version.pair
 	}
 	return nil
@@ -296,7 +296,7 @@ func (m *Manager) applySettings(missingOnly bool) {
 		m.entry(name)
 	}
 	for name, e := range m.entries {
-		if missingOnly && e.current != nil && e.current.source != FromSpire && !e.provisional {
+		if missingOnly && e.current != nil && e.current.source != fromSpire && !e.provisional {
 			continue
 		}
 		if name == DefaultSecret || name == RootCASecret {

@@ -24,7 +24,7 @@ func (m *Manager) version(name string) *material {
 	if e == nil {
 		return nil
 	}
-	if name != RootCASecret || e.current == nil || e.current.source == FromSpire {
+	if name != RootCASecret || e.current == nil || e.current.source == fromSpire {
 		return e.current
 	}
 	merged := *e.current
@@ -69,7 +69,7 @@ func (m *Manager) publish(missing map[string]bool) {
 			}
 			continue
 		}
-		if version.source == FromSpire { // Envoy has the secret from SPIRE: announce it only
+		if version.source == fromSpire { // Envoy has the secret from SPIRE: announce it only
 			if e.served == nil || !e.served.same(version) {
 				replaced[name] = e.served != nil
 			}

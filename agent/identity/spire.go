@@ -45,7 +45,7 @@ func (m *Manager) observed(ctx context.Context, name string) (*material, error) 
 	if len(found) == 0 {
 		return nil, errNotSeen
 	}
-	version := &material{source: FromSpire, obtained: m.options.Now()}
+	version := &material{source: fromSpire, obtained: m.options.Now()}
 	if name == RootCASecret {
 		version.roots = found
 		return version, nil

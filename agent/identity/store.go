@@ -69,7 +69,7 @@ func (m *Manager) storeOnce() error {
 			errs = append(errs, fmt.Errorf("cannot remove the stored certificate: %w", err))
 		}
 	}
-	if pair == nil || pair.source == FromSpire || roots == nil {
+	if pair == nil || pair.source == fromSpire || roots == nil {
 		return errors.Join(errs...)
 	}
 	if output != nil {
@@ -104,7 +104,7 @@ func (m *Manager) restore(settings Settings) *material {
 		return nil
 	}
 	return &material{
-		pair: last.Pair, roots: last.Roots, source: FromCache,
+		pair: last.Pair, roots: last.Roots, source: fromCache,
 		obtained: last.Obtained, renewal: last.Obtained, issuer: settings.Issuer,
 	}
 }

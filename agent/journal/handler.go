@@ -110,7 +110,7 @@ func (l *line) add(group string, a slog.Attr) {
 		l.fields = appendField(l.fields, fieldEnvoy, text)
 		return
 	case "event":
-		if id := MessageID(text); id != "" {
+		if id := messageID(text); id != "" {
 			l.fields = appendField(l.fields, fieldMessageID, id)
 		}
 		return

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultSocket is the socket of journald.
-const DefaultSocket = "/run/systemd/journal/socket"
+// defaultSocket is the socket of journald.
+const defaultSocket = "/run/systemd/journal/socket"
 
 // Options configure a Journal.
 type Options struct {
@@ -47,7 +47,7 @@ type Journal struct {
 // Open connects to journald. It fails if the socket is unavailable.
 func Open(options Options) (*Journal, error) {
 	if options.Socket == "" {
-		options.Socket = DefaultSocket
+		options.Socket = defaultSocket
 	}
 	j := &Journal{options: options, closed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	j.epoch.Store(-1)
@@ -114,9 +114,9 @@ func (j *Journal) constant(entry []byte, level int, component string) []byte {
 	return appendField(entry, fieldComponent, component)
 }
 
-// IsJournalStream reports whether file is connected to the journal according to $JOURNAL_STREAM, so
+// isJournalStream reports whether file is connected to the journal according to $JOURNAL_STREAM, so
 // that output to it is logged there anyway.
-func IsJournalStream(file *os.File, environment func(string) string) bool {
+func isJournalStream(file *os.File, environment func(string) string) bool {
 	var device, inode uint64 // systemd.exec(5)
 	_, err := fmt.Sscanf(environment("JOURNAL_STREAM"), "%d:%d", &device, &inode)
 	var status unix.Stat_t

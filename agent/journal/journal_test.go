@@ -307,7 +307,7 @@ func TestConnected(t *testing.T) {
 	}
 	for text, want := range map[string]bool{fmt.Sprintf("%d:%d", status.Dev, status.Ino): true,
 		fmt.Sprintf("%d:%d", status.Dev, status.Ino+1): false, "": false, "x:y": false, "1:y": false} {
-		if got := IsJournalStream(file, func(string) string { return text }); got != want {
+		if got := isJournalStream(file, func(string) string { return text }); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
@@ -319,13 +319,13 @@ func TestMessageIDs(t *testing.T) {
 		condition.KindDraining, condition.KindSecretRotated, condition.KindRestartsExhausted}
 	var ids []string
 	for _, kind := range kinds {
-		id := MessageID(kind)
+		id := messageID(kind)
 		if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" || slices.Contains(ids, id) {
 			t.Errorf("%s: %q", kind, id)
 		}
 		ids = append(ids, id)
 	}
-	if id := MessageID("reload-started"); id != "" {
+	if id := messageID("reload-started"); id != "" {
 		t.Errorf("reload-started: %q", id)
 	}
 }

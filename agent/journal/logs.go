@@ -39,7 +39,7 @@ const closeTime = 2 * time.Second
 func OpenLogs(o LogOptions) (Logs, error) {
 	file, isFile := o.Output.(*os.File)
 	required := o.Format == "journal"
-	if required || o.Format == "auto" && isFile && IsJournalStream(file, o.Environment) {
+	if required || o.Format == "auto" && isFile && isJournalStream(file, o.Environment) {
 		opened, err := Open(Options{Level: o.Level, Program: cmp.Or(o.Program, "outriderd"),
 			Instance: o.Instance})
 		if err == nil {

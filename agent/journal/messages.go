@@ -14,8 +14,8 @@ const (
 	MessageIDRestartsExhausted = "b33e6f7711e94faba6d26327f36affa3"
 )
 
-// MessageID returns the message ID of a kind of event (condition.Kind…), or "".
-func MessageID(kind string) string {
+// messageID returns the message ID of a kind of event (condition.Kind…), or "".
+func messageID(kind string) string {
 	switch kind {
 	case condition.KindEpochStarted:
 		return MessageIDEpochStarted

@@ -28,7 +28,7 @@ const (
 		"with two dots and 3 sections"
 	FaultHeaderNotBase64    Fault = "Jwt header is an invalid Base64url encoded"
 	FaultHeaderNotJSON      Fault = "Jwt header is an invalid JSON"
-	FaultHeaderNoAlgorithm  Fault = "Jwt header [alg] field is required and must be a string"
+	faultHeaderNoAlgorithm  Fault = "Jwt header [alg] field is required and must be a string"
 	FaultHeaderAlgorithm    Fault = "Jwt header [alg] is not supported"
 	FaultPayloadNotBase64   Fault = "Jwt payload is an invalid Base64url encoded"
 	FaultPayloadNotJSON     Fault = "Jwt payload is an invalid JSON"
@@ -44,8 +44,8 @@ var AsymmetricAlgorithms = []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jos
 var AllAlgorithms = slices.Concat(AsymmetricAlgorithms,
 	[]jose.SignatureAlgorithm{jose.HS256, jose.HS384, jose.HS512})
 
-// MaxTokenBytes bounds the length of a token that Parse accepts.
-const MaxTokenBytes = 64 << 10
+// maxTokenBytes bounds the length of a token that Parse accepts.
+const maxTokenBytes = 64 << 10
 
 // Token is a JWT.
 type Token struct {
@@ -59,7 +59,7 @@ type Token struct {
 // Parse parses a token as Envoy does, without verifying it. The algorithm in its header must be one
 // of algorithms.
 func Parse(text string, algorithms []jose.SignatureAlgorithm) (*Token, Fault) {
-	if len(text) > MaxTokenBytes || strings.Count(text, ".") != 2 {
+	if len(text) > maxTokenBytes || strings.Count(text, ".") != 2 {
 		return nil, FaultNotThreeParts
 	}
 	parts := strings.Split(text, ".")
@@ -75,7 +75,7 @@ func Parse(text string, algorithms []jose.SignatureAlgorithm) (*Token, Fault) {
 	case !json.Valid(decoded):
 		return nil, FaultHeaderNotJSON
 	case json.Unmarshal(decoded, &header) != nil || header.Algorithm == nil:
-		return nil, FaultHeaderNoAlgorithm
+		return nil, faultHeaderNoAlgorithm
 	}
 	t.algorithm, t.key = jose.SignatureAlgorithm(*header.Algorithm), header.Key
 	if !slices.Contains(algorithms, t.algorithm) {

@@ -32,7 +32,7 @@ func TestVerify(t *testing.T) {
 		{"symmetric refused", symmetric, set, AsymmetricAlgorithms, FaultHeaderAlgorithm},
 		{"no algorithm", "eyJhbGciOiJub25lIn0.e30.", set, AllAlgorithms, FaultHeaderAlgorithm},
 		{"two parts", "a.b", set, AllAlgorithms, FaultNotThreeParts},
-		{"too long", strings.Repeat("a", MaxTokenBytes) + ".b.c", set, AllAlgorithms,
+		{"too long", strings.Repeat("a", maxTokenBytes) + ".b.c", set, AllAlgorithms,
 			FaultNotThreeParts},
 	} {
 		token, fault := Parse(test.token, test.algorithms)

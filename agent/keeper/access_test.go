@@ -28,7 +28,7 @@ func TestAccess(t *testing.T) {
 		}
 	}
 	var all sync.WaitGroup
-	for range 10 * MaxCalls {
+	for range 10 * maxCalls {
 		all.Go(func() {
 			if _, err := l.client.CheckAccess(l.context(), "/dev/null"); err != nil {
 				t.Error(err)
@@ -82,14 +82,14 @@ func TestAccess_HangingFileSystem(t *testing.T) {
 		}
 	}
 	hung.Wait()
-	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
+	if err := l.client.reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
 		t.Errorf("re-execution during a check: %v", err)
 	}
 	if result, err := l.client.CheckAccess(l.context(), file); err != nil || !result.Readable {
 		t.Errorf("after the refused re-execution: %+v, %v", result, err)
 	}
 	release()
-	if err := l.client.Reexecute(l.context()); err != nil {
+	if err := l.client.reexecute(l.context()); err != nil {
 		t.Error(err)
 	}
 	<-l.client.Done()

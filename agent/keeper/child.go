@@ -115,9 +115,9 @@ func checkStart(spec *StartSpec) error {
 	case len(spec.OutriderListeners) > maxOwn:
 		return refuse(CodeInvalid, "start: %d addresses of own listeners: at most %d are stored",
 			len(spec.OutriderListeners), maxOwn)
-	case len(spec.Note) > MaxNote:
+	case len(spec.Note) > maxNote:
 		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are stored", len(spec.Note),
-			MaxNote)
+			maxNote)
 	}
 	return nil
 }
@@ -188,8 +188,8 @@ func (s *server) signal(id string, number int) error {
 
 // annotate stores the agent's note on a process.
 func (s *server) annotate(id string, note []byte) error {
-	if len(note) > MaxNote {
-		return refuse(CodeInvalid, "a note of %d bytes: at most %d are stored", len(note), MaxNote)
+	if len(note) > maxNote {
+		return refuse(CodeInvalid, "a note of %d bytes: at most %d are stored", len(note), maxNote)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

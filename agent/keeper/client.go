@@ -42,7 +42,7 @@ func Upgrade(ctx context.Context, socket string) error {
 		return err
 	}
 	defer client.Close()
-	return client.Reexecute(ctx)
+	return client.reexecute(ctx)
 }
 
 func dial(ctx context.Context, path string, as role) (*Client, error) {
@@ -57,7 +57,7 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	var theirs hello
 	// Ignore a failed send: the keeper may refuse the client and close the connection before it has
 	// read the hello. Its answer has the reason.
-	_ = connection.Send(ctx, hello{Protocol: ProtocolVersion, Role: as})
+	_ = connection.Send(ctx, hello{Protocol: protocolVersion, Role: as})
 	if err = connection.Receive(time.Time{}, &theirs); err != nil {
 		// The keeper is exiting, or could not start.
 		err = fmt.Errorf("%w: the keeper closed the connection: %w", ErrNotRunning, err)
@@ -94,8 +94,8 @@ func accepted(theirs hello, as role) error {
 	case theirs.Error != nil && theirs.Error.Code == CodeBusy:
 		return &BusyError{PID: theirs.Error.PID}
 	case theirs.Error != nil && theirs.Error.Code == CodeVersion,
-		theirs.Protocol != ProtocolVersion && as != roleUpgrade:
-		return &VersionError{Keeper: theirs.Protocol, Agent: ProtocolVersion}
+		theirs.Protocol != protocolVersion && as != roleUpgrade:
+		return &VersionError{Keeper: theirs.Protocol, Agent: protocolVersion}
 	case theirs.Error != nil:
 		return theirs.Error
 	case theirs.Info == nil:
@@ -172,13 +172,13 @@ func (c *Client) Forget(ctx context.Context, id string) error {
 	return err
 }
 
-// RunTimeout bounds Run if the context has no earlier deadline.
-const RunTimeout = time.Minute
+// runTimeout bounds Run if the context has no earlier deadline.
+const runTimeout = time.Minute
 
 // Run executes a short command such as envoy --version or --mode validate, as Envoy's user, in its
 // sandbox and with an empty environment. The command is killed when the context ends.
 func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult, error) {
-	timeout := RunTimeout
+	timeout := runTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))
 	}
@@ -235,9 +235,9 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Reexecute makes the keeper replace itself by the installed program, which ends all connections.
+// reexecute makes the keeper replace itself by the installed program, which ends all connections.
 // An error means that the keeper continues unchanged.
-func (c *Client) Reexecute(ctx context.Context) error {
+func (c *Client) reexecute(ctx context.Context) error {
 	_, err := c.call(ctx, request{Operation: operationReexecute})
 	if errors.Is(err, ErrClosed) {
 		return nil

@@ -64,7 +64,7 @@ func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitUsage, fmt.Errorf("-base-id %d is too large: at most %d", baseID,
 			maxBaseID))
 	case showVersion:
-		_, _ = fmt.Fprintf(stdout, "outrider-keeper %s (protocol %d)\n", version, ProtocolVersion)
+		_, _ = fmt.Fprintf(stdout, "outrider-keeper %s (protocol %d)\n", version, protocolVersion)
 		return 0
 	case takes > stateFormat:
 		return fail(stderr, exitFailed,

@@ -136,7 +136,7 @@ func (c *connection) begin(number uint64) (ctx context.Context, end func(), refu
 	switch _, used := c.calls[number]; {
 	case used:
 		return nil, nil, refuse(CodeInvalid, "request %d is still running", number)
-	case len(c.calls) >= MaxCalls:
+	case len(c.calls) >= maxCalls:
 		return nil, nil, refuse(CodeLimit, "%d calls of this connection are running", len(c.calls))
 	}
 	ctx, cancel := context.WithCancel(c.ctx)

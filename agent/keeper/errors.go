@@ -11,7 +11,7 @@ import (
 var (
 	ErrNotRunning = errors.New("no keeper is running")
 	ErrBusy       = errors.New("the keeper serves another agent")
-	ErrVersion    = errors.New("the keeper speaks another protocol version")
+	errVersion    = errors.New("the keeper speaks another protocol version")
 	ErrClosed     = errors.New("the connection to the keeper is closed")
 )
 
@@ -35,7 +35,7 @@ func (e *VersionError) Error() string {
 }
 
 // Is makes errors.Is(err, ErrVersion) true.
-func (e *VersionError) Is(target error) bool { return target == ErrVersion }
+func (e *VersionError) Is(target error) bool { return target == errVersion }
 
 // Code classifies refusals of the keeper. Codes are stable and part of the protocol.
 type Code string
@@ -52,13 +52,13 @@ const (
 	CodeSocketsInUse Code = "epoch"     // a living epoch uses the same hot-restart sockets
 	CodeNoParent     Code = "no-parent" // the parent, which a hot restart needs, does not live
 	// The program could not be started: missing, not executable, wrong format.
-	CodeCannotExecute Code = "execute"
-	CodeEnvoysLive    Code = "living"     // impossible while Envoys live
-	CodeUnknownLayout Code = "layout"     // shared memory of an Envoy whose layout is unknown
-	CodeStopping      Code = "stopping"   // the keeper is about to exit
-	CodeLimit         Code = "limit"      // too many calls at the same time
-	CodeReexecuteFailed     Code = "re-execute" // the keeper could not replace itself and continues
-	CodeInternal      Code = "internal"   // a system call failed
+	CodeCannotExecute   Code = "execute"
+	CodeEnvoysLive      Code = "living"     // impossible while Envoys live
+	CodeUnknownLayout   Code = "layout"     // shared memory of an Envoy whose layout is unknown
+	CodeStopping        Code = "stopping"   // the keeper is about to exit
+	CodeLimit           Code = "limit"      // too many calls at the same time
+	CodeReexecuteFailed Code = "re-execute" // the keeper could not replace itself and continues
+	CodeInternal        Code = "internal"   // a system call failed
 )
 
 // Error is a refusal by the keeper.

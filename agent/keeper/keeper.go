@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// ProtocolVersion is exchanged in the first messages of a connection. It grows when the meaning of
+// protocolVersion is exchanged in the first messages of a connection. It grows when the meaning of
 // a message changes, not when an optional field is added.
-const ProtocolVersion = 1
+const protocolVersion = 1
 
 // Bounds of messages and queues. They limit the memory that an agent or Envoy can make the keeper
 // use.
 const (
-	MaxNote        = 64 << 10  // bytes of an agent's note on a process
+	maxNote        = 64 << 10  // bytes of an agent's note on a process
 	MaxLine        = 4 << 10   // bytes of one log line; the rest is cut
 	MaxLastLines   = 20        // lines stored of each process until it is forgotten
 	MaxQueuedLines = 4096      // lines queued in total while no agent reads
 	MaxQueuedBytes = 1 << 20   // bytes of queued lines
-	MaxOutput      = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
-	MaxExits       = 64        // exited processes that are stored; the oldest is forgotten first
-	MaxRuns        = 8         // commands run at the same time
-	MaxCalls       = 32        // long requests in progress on one connection
+	maxOutput      = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
+	maxExits       = 64        // exited processes that are stored; the oldest is forgotten first
+	maxRuns        = 8         // commands run at the same time
+	maxCalls       = 32        // long requests in progress on one connection
 )
 
 // Info describes a keeper and where Envoy must put its files.
@@ -69,9 +69,9 @@ type StartSpec struct {
 	RestartEpoch int `json:"epoch"`
 	// EpochNumber is the number of the epoch that the status shows and log lines contain. It is unique
 	// across lineages.
-	EpochNumber  int    `json:"number"`
-	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
-	Path    string `json:"path"`              // absolute path of the binary
+	EpochNumber int    `json:"number"`
+	Lineage     int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
+	Path        string `json:"path"`              // absolute path of the binary
 	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the
 	// base ID of the lineage and SocketPath.
 	Args       []string        `json:"args"`
@@ -85,21 +85,21 @@ type StartSpec struct {
 
 // Process is an Envoy that lives, or that exited and was not forgotten.
 type Process struct {
-	ID         string          `json:"id"`
-	RestartEpoch      int             `json:"epoch"`
-	EpochNumber     int             `json:"number"`
-	Lineage    int             `json:"lineage,omitempty"`
-	PID        int             `json:"pid"`
-	Path       string          `json:"path"`
-	HotRestart bool            `json:"hot_restart"`
-	Started    time.Time       `json:"started"`
-	Exit       *Exit           `json:"exit,omitempty"`
-	LastLines  []string        `json:"last_lines,omitempty"` // oldest first, without line ends
-	Note       json.RawMessage `json:"note,omitempty"`
+	ID           string          `json:"id"`
+	RestartEpoch int             `json:"epoch"`
+	EpochNumber  int             `json:"number"`
+	Lineage      int             `json:"lineage,omitempty"`
+	PID          int             `json:"pid"`
+	Path         string          `json:"path"`
+	HotRestart   bool            `json:"hot_restart"`
+	Started      time.Time       `json:"started"`
+	Exit         *Exit           `json:"exit,omitempty"`
+	LastLines    []string        `json:"last_lines,omitempty"` // oldest first, without line ends
+	Note         json.RawMessage `json:"note,omitempty"`
 	// ParentedByKeeper reports whether the parent of this process died during the hot restart, so
 	// that the keeper answers the hot-restart messages of this process.
-	ParentedByKeeper bool             `json:"rescued,omitempty"`
-	OutriderListeners     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
+	ParentedByKeeper  bool             `json:"rescued,omitempty"`
+	OutriderListeners []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
 
 	// MemoryBytes is the resident size. Like the following fields, it is set by MeasureProcesses
 	// only, and only while the process lives.
@@ -126,9 +126,9 @@ type Exit struct {
 
 // LogLines is a batch of lines of one process.
 type LogLines struct {
-	ID    string   `json:"id"`
+	ID          string   `json:"id"`
 	EpochNumber int      `json:"epoch"`           // epoch number of the process, unique across lineages
-	Lines []string `json:"lines,omitempty"` // oldest first, without line ends
+	Lines       []string `json:"lines,omitempty"` // oldest first, without line ends
 	// Dropped counts lines of this process that were lost before these.
 	Dropped uint64 `json:"dropped,omitempty"`
 }

@@ -26,7 +26,7 @@ func (l *lab) greet() *rpc.Conn {
 	}
 	l.Cleanup(func() { _ = connection.Close() })
 	var theirs hello
-	ours := hello{Protocol: ProtocolVersion, Role: roleAgent}
+	ours := hello{Protocol: protocolVersion, Role: roleAgent}
 	if err := errors.Join(connection.Send(l.context(), ours),
 		connection.Receive(time.Time{}, &theirs)); err != nil {
 		l.Fatal(err)

@@ -85,7 +85,7 @@ func (s *server) removeAdminSocket(dead *child) {
 // forgetOldest removes the oldest exited processes from the list while it has more than MaxExits.
 func (s *server) forgetOldest() {
 	exits := s.find(func(c *child) bool { return !c.lives() })
-	for len(exits) > MaxExits {
+	for len(exits) > maxExits {
 		s.drop(exits[0])
 		exits = exits[1:]
 	}

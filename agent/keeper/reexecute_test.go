@@ -148,7 +148,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("its process: %+v", now)
 	}
 	for as, want := range map[role]bool{roleAgent: false, roleUpgrade: true} {
-		theirs := hello{Protocol: ProtocolVersion - 1, Info: &Info{}}
+		theirs := hello{Protocol: protocolVersion - 1, Info: &Info{}}
 		if err := accepted(theirs, as); (err == nil) != want {
 			t.Errorf("a keeper of an older protocol, as %s: %v", as, err)
 		}
@@ -170,7 +170,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 		if err := os.WriteFile(program, []byte(broken), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
+		if err := l.client.reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
+	if err := l.client.reexecute(l.context()); !HasCode(err, CodeReexecuteFailed) {
 		t.Errorf("a program that vanishes: %v", err)
 	}
 	if err := l.client.Signal(l.context(), p.ID, unix.SIGTERM); err != nil {

@@ -35,7 +35,7 @@ func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 
 	ended := make(chan Exit, 1)
 	s.mu.Lock()
-	if s.stopping || len(s.commands) >= MaxRuns {
+	if s.stopping || len(s.commands) >= maxRuns {
 		err = refuse(CodeLimit, "run %s: %d commands run already, or the keeper is stopping",
 			spec.Path, len(s.commands))
 	}
@@ -93,7 +93,7 @@ type output struct {
 func collect(file *os.File) <-chan output {
 	result := make(chan output, 1)
 	go func() {
-		text, _ := io.ReadAll(io.LimitReader(file, MaxOutput))
+		text, _ := io.ReadAll(io.LimitReader(file, maxOutput))
 		rest, _ := io.Copy(io.Discard, file)
 		result <- output{text, rest > 0}
 	}()

@@ -85,7 +85,7 @@ func (s *server) prepare() error {
 		return fmt.Errorf("read the group IDs of the keeper's process: %w", err)
 	}
 	s.info = Info{
-		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(),
+		Protocol: protocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(),
 		GID: os.Getegid(), Groups: groups,
 		Started: time.Now(), Folder: folder, SocketPath: filepath.Join(folder, "hot"),
 	}

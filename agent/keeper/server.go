@@ -121,7 +121,7 @@ func (s *server) accept() {
 			}
 			if err != nil {
 				s.logf("refused a connection: %v", err)
-				_ = c.conn.Send(c.ctx, hello{Protocol: ProtocolVersion,
+				_ = c.conn.Send(c.ctx, hello{Protocol: protocolVersion,
 					Error: refuse(CodeForbidden, "%v", err)})
 				return
 			}
@@ -139,10 +139,10 @@ func (s *server) serveConnection(c *connection) {
 	}
 	c.role = theirs.Role
 	if refusal := s.admit(c, theirs); refusal != nil {
-		_ = c.conn.Send(c.ctx, hello{Protocol: ProtocolVersion, Error: refusal})
+		_ = c.conn.Send(c.ctx, hello{Protocol: protocolVersion, Error: refusal})
 		return
 	}
-	if err := c.conn.Send(c.ctx, hello{Protocol: ProtocolVersion, Info: &s.info}); err != nil {
+	if err := c.conn.Send(c.ctx, hello{Protocol: protocolVersion, Info: &s.info}); err != nil {
 		return
 	}
 	var writer sync.WaitGroup
@@ -169,10 +169,10 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 	if theirs.Role == roleUpgrade {
 		return nil
 	}
-	if theirs.Protocol != ProtocolVersion {
+	if theirs.Protocol != protocolVersion {
 		refusal := refuse(CodeVersion, "this keeper speaks protocol version %d, not %d",
-			ProtocolVersion, theirs.Protocol)
-		refusal.Protocol = ProtocolVersion
+			protocolVersion, theirs.Protocol)
+		refusal.Protocol = protocolVersion
 		return refusal
 	}
 	if theirs.Role != roleAgent {

@@ -161,7 +161,7 @@ func TestRefusals(t *testing.T) {
 	relative := spec("m", 0, false)
 	relative.Path = "envoy"
 	long := spec("m", 0, false)
-	long.Note = []byte(`"` + strings.Repeat("n", MaxNote) + `"`)
+	long.Note = []byte(`"` + strings.Repeat("n", maxNote) + `"`)
 	for _, test := range []struct {
 		name string
 		spec StartSpec
@@ -205,7 +205,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("%+v, %v", result, err)
 	}
 	result, err = l.client.Run(l.context(), "/bin/sh", []string{"-c", "head -c 1000000 /dev/zero"})
-	if err != nil || len(result.Stdout) != MaxOutput || !result.Truncated || result.Exit.Code != 0 {
+	if err != nil || len(result.Stdout) != maxOutput || !result.Truncated || result.Exit.Code != 0 {
 		t.Errorf("%d bytes, %v, %v", len(result.Stdout), result.Truncated, err)
 	}
 	if _, err = l.client.Run(l.context(), "/nowhere", nil); !HasCode(err, CodeCannotExecute) {
@@ -347,7 +347,7 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 	pid := l.client.Info().PID
 	resume := parts.PauseProcess(t, pid)
 	defer resume()
-	note := json.RawMessage(`"` + strings.Repeat("n", MaxNote-2) + `"`)
+	note := json.RawMessage(`"` + strings.Repeat("n", maxNote-2) + `"`)
 	lost := make(chan error, 1)
 	go func() {
 		for {

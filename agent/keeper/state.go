@@ -83,7 +83,7 @@ func (s *server) restore(file *os.File) error {
 			"up to %d", state.Format, stateFormat)
 	}
 	s.info, s.program = state.Info, state.Program
-	s.info.Protocol, s.info.Version = ProtocolVersion, s.options.Version
+	s.info.Protocol, s.info.Version = protocolVersion, s.options.Version
 	var err error
 	if s.listener, err = listenerOf(reexec.InheritedFile(state.Listener, "listener")); err != nil {
 		return err

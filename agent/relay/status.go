@@ -23,7 +23,7 @@ type Status struct {
 	State ConnectionState
 	Since time.Time
 	// why there is no connection; "" if there is one, or while the first attempt is running
-	Error string
+	Error           string
 	CacheAcceptedAt time.Time // when Envoy accepted the cached resources; only in state Cached
 	// Address is the address in use; without a connection, that of the last connection. Before the
 	// first connection it lists all addresses, separated by ", ".

@@ -16,7 +16,7 @@ type TypeStatus struct {
 	Sent, Accepted time.Time
 	Cached         bool // the accepted version is from the cache
 	Pending        bool // Envoy has not answered the last response yet
-	RefusalReason        string
+	RefusalReason  string
 	RefusedVersion string
 }
 

@@ -130,9 +130,9 @@ func FromAny(typeURL, messageType, name string, value []byte, origins ...Origin)
 // Key returns the resource's key.
 func (r *Resource) Key() Key { return Key{r.Type, r.Name} }
 
-// EncodedDeltaResource returns the encoded envoy.service.discovery.v3.Resource (incremental xDS).
+// encodedDeltaResource returns the encoded envoy.service.discovery.v3.Resource (incremental xDS).
 // Callers must not modify it.
-func (r *Resource) EncodedDeltaResource() []byte { return r.encoded[r.delta:] }
+func (r *Resource) encodedDeltaResource() []byte { return r.encoded[r.delta:] }
 
 // EncodedAny returns the encoded google.protobuf.Any (state-of-the-world xDS). Callers must not
 // modify it.

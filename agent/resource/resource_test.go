@@ -21,7 +21,7 @@ func TestResource_FormsDecodeToSameMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var delta discoveryv3.Resource
-	if err := proto.Unmarshal(r.EncodedDeltaResource(), &delta); err != nil {
+	if err := proto.Unmarshal(r.encodedDeltaResource(), &delta); err != nil {
 		t.Fatal(err)
 	}
 	var state anypb.Any

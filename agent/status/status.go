@@ -35,9 +35,9 @@ type DrainController interface {
 
 // Config holds the settings that may change while the server runs.
 type Config struct {
-	ProxyControlAllowed     bool             // [status] control = "loopback"
-	ApplicationMetrics string           // URL; "" = none
-	Probes             map[string]Probe // by name, which may contain slashes
+	ProxyControlAllowed bool             // [status] control = "loopback"
+	ApplicationMetrics  string           // URL; "" = none
+	Probes              map[string]Probe // by name, which may contain slashes
 }
 
 // Probe is a probe of the application. Its headers override those of the same name in the incoming

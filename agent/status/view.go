@@ -69,7 +69,7 @@ func NewAdminView(options AdminViewOptions) *AdminView {
 		wake: make(chan struct{}, 1), port: options.Config.Port, held: map[uint64]string{}}
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
-	v.server = newHTTPServer(v.Handler(), options.Logger)
+	v.server = newHTTPServer(v.handler(), options.Logger)
 	// With full access, operators may request a CPU profile, which takes arbitrarily long.
 	v.server.WriteTimeout = 0
 	return v

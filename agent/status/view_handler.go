@@ -31,11 +31,11 @@ const readTime = 2 * time.Minute
 // redacted lists the paths whose answer is JSON that may contain credentials.
 var redacted = []string{"/config_dump", "/init_dump", "/server_info"}
 
-// Handler returns the handler of the view with the configured access. It refuses requests whose
+// handler returns the handler of the view with the configured access. It refuses requests whose
 // Host header names another host.
-func (v *AdminView) Handler() http.Handler {
+func (v *AdminView) handler() http.Handler {
 	pass := ownPage(v.reverseProxy(v.dumps))
-	read := v.ReadOnlyHandler()
+	read := v.readOnlyHandler()
 	return ownHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.full.Load() {
 			pass.ServeHTTP(w, r)
@@ -45,9 +45,9 @@ func (v *AdminView) Handler() http.Handler {
 	}))
 }
 
-// ReadOnlyHandler returns the handler of the view with admin_access = "read", regardless of the
+// readOnlyHandler returns the handler of the view with admin_access = "read", regardless of the
 // configuration. Its answers may be shown to every user.
-func (v *AdminView) ReadOnlyHandler() http.Handler {
+func (v *AdminView) readOnlyHandler() http.Handler {
 	pass := v.reverseProxy(redactedDumps{v.dumps})
 	return admission.LimitBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Every user may read, so bound the time that a slow reader holds a connection.

@@ -46,9 +46,9 @@ func NewGoogleExchanger(audience, account string) *GoogleExchanger {
 	}
 }
 
-// Exchange exchanges a token. An error of type *Error is for the client; any other error means that
+// exchange exchanges a token. An error of type *Error is for the client; any other error means that
 // the service is unavailable. It may be called concurrently.
-func (g *GoogleExchanger) Exchange(ctx context.Context, request Request) (Token, error) {
+func (g *GoogleExchanger) exchange(ctx context.Context, request Request) (Token, error) {
 	audience := cmp.Or(request.Audience, g.audience)
 	if audience == "" {
 		return Token{}, &Error{InvalidTarget, "audience is missing; send one or set [sts] audience"}

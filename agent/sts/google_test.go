@@ -91,7 +91,7 @@ func (f *fakeGoogle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func TestGoogle_ReturnsTheTokenOfTheAccount(t *testing.T) {
 	g, fake := startGoogle(t, "identitynamespace:pool:provider", "web@p.iam.gserviceaccount.com")
-	token, err := g.Exchange(t.Context(), Request{SubjectToken: subject, SubjectTokenType: typeJWT,
+	token, err := g.exchange(t.Context(), Request{SubjectToken: subject, SubjectTokenType: typeJWT,
 		Scope: "a b"})
 	if err != nil || token.AccessToken != accessToken || time.Until(token.Expiry) < 50*time.Minute {
 		t.Errorf("token %+v, error %v", token, err)
@@ -113,7 +113,7 @@ func TestGoogle_ReturnsTheTokenOfTheAccount(t *testing.T) {
 
 func TestGoogle_ReturnsTheFederatedTokenWithoutAccount(t *testing.T) {
 	g, fake := startGoogle(t, "configured", "")
-	token, err := g.Exchange(t.Context(), Request{SubjectToken: subject, SubjectTokenType: typeJWT,
+	token, err := g.exchange(t.Context(), Request{SubjectToken: subject, SubjectTokenType: typeJWT,
 		Audience: "requested", Scope: "a"})
 	if err != nil || token.AccessToken != federated || len(fake.accounts) > 0 {
 		t.Errorf("token %+v, error %v, accounts %v", token, err, fake.accounts)
@@ -153,7 +153,7 @@ func TestGoogle_NamesTheReasonWithoutTheToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, fake := startGoogle(t, "a", "")
 			fake.set(c.respond)
-			_, err := g.Exchange(t.Context(), Request{SubjectToken: subject})
+			_, err := g.exchange(t.Context(), Request{SubjectToken: subject})
 			known, ok := errorCode(err)
 			if err == nil || ok != (c.code != "") || known != c.code ||
 				!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), subject) {
@@ -165,7 +165,7 @@ func TestGoogle_NamesTheReasonWithoutTheToken(t *testing.T) {
 
 func TestGoogle_NeedsAnAudience(t *testing.T) {
 	g, fake := startGoogle(t, "", "")
-	_, err := g.Exchange(t.Context(), Request{SubjectToken: subject})
+	_, err := g.exchange(t.Context(), Request{SubjectToken: subject})
 	if code, _ := errorCode(err); code != InvalidTarget || len(fake.received()) > 0 {
 		t.Errorf("error %v, Google received %v", err, fake.received())
 	}

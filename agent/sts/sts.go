@@ -139,7 +139,7 @@ func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
-	token, err := s.options.Google.Exchange(ctx, request)
+	token, err := s.options.Google.exchange(ctx, request)
 	s.exchanges.Add(1)
 	if err == nil {
 		s.options.Conditions.Clear(conditionFailed)

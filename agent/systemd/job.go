@@ -25,13 +25,13 @@ const (
 	JobRestart UnitJob = "restart"
 )
 
-// StopTimeout is TimeoutStopSec= of the agent's units. The agent extends it while it is stopping.
-const StopTimeout = 90 * time.Second
+// stopTimeout is TimeoutStopSec= of the agent's units. The agent extends it while it is stopping.
+const stopTimeout = 90 * time.Second
 
 const (
 	// jobTime limits the retries of the query. A long limit is acceptable, because systemd waits
 	// for the agent to stop, and a wrong result terminates Envoy.
-	jobTime  = StopTimeout / 2
+	jobTime  = stopTimeout / 2
 	jobPause = 100 * time.Millisecond // between attempts
 )
 

@@ -216,7 +216,7 @@ func TestJob_AsksUntilSystemdAnswers(t *testing.T) {
 }
 
 func TestStopTimeout_IsTheUnits(t *testing.T) {
-	want := fmt.Sprintf("\nTimeoutStopSec=%ds\n", int(StopTimeout.Seconds()))
+	want := fmt.Sprintf("\nTimeoutStopSec=%ds\n", int(stopTimeout.Seconds()))
 	for _, name := range []string{"outrider.service", "outrider@.service"} {
 		unit, err := os.ReadFile(filepath.Join(parts.RepositoryRoot(), "units", name))
 		if err != nil {

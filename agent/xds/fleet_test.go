@@ -320,7 +320,7 @@ func testConcurrency(t *testing.T, set int, want int64) {
 	feed, seen := resource.NewFeed(), &busyObserver{}
 	_, address := serveFleet(t, Options{Source: oneFeed{feed}, Observer: seen,
 		MaxConcurrentResponseBuilds: set,
-		ConnectsPerSecond:   10_000}, LimitConnections)
+		ConnectsPerSecond:           10_000}, LimitConnections)
 	connection := connectTo(t, address)
 	for range streams {
 		join(t, connection, "one")

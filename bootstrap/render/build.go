@@ -70,8 +70,8 @@ func (b *builder) pack(message proto.Message) *anypb.Any {
 	return packed
 }
 
-// BuildBootstrap returns the bootstrap for the input, or all errors.
-func BuildBootstrap(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
+// buildBootstrap returns the bootstrap for the input, or all errors.
+func buildBootstrap(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
 	b := &builder{in: in}
 	built := &bootstrapv3.Bootstrap{
 		Node:             b.node(),

@@ -171,7 +171,7 @@ func TestBuild_ReturnsAllErrors(t *testing.T) {
 		TLS: bootstrap.TLS{Mode: bootstrap.TLSMutual, CertFile: "a"}}}
 	in.Tracing = &bootstrap.Tracing{Provider: "jaeger", Sampling: 101}
 	in.Node.Metadata = map[string]any{"f": func() {}}
-	_, err := BuildBootstrap(in)
+	_, err := buildBootstrap(in)
 	if err == nil {
 		t.Fatal("it was built")
 	}
@@ -204,7 +204,7 @@ func TestBuild_ReturnsAllErrors(t *testing.T) {
 func TestBuild_TLSNeedsRoots(t *testing.T) {
 	in := input(inputs["lightstep"])
 	in.SystemRoots = ""
-	if _, err := BuildBootstrap(in); err == nil ||
+	if _, err := buildBootstrap(in); err == nil ||
 		!strings.Contains(err.Error(), "cluster lightstep: TLS needs a CA file") {
 		t.Errorf("got %v", err)
 	}
@@ -213,7 +213,7 @@ func TestBuild_TLSNeedsRoots(t *testing.T) {
 func TestBuild_SDSNeedsItsSocket(t *testing.T) {
 	in := input(inputs["upstream"])
 	in.SDSSocket = ""
-	if _, err := BuildBootstrap(in); err == nil ||
+	if _, err := buildBootstrap(in); err == nil ||
 		!strings.Contains(err.Error(), "there is no SDS socket") {
 		t.Errorf("got %v", err)
 	}

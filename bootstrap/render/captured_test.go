@@ -21,7 +21,7 @@ func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 	in := live(t, dir, "admin.sock")
 	discovery(t, in.Discovery.Socket)
 	in.MaxCapturedConnections = 2
-	built, err := BuildBootstrap(in)
+	built, err := buildBootstrap(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 				FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{Name: "echo",
 					ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: b.pack(&echov3.Echo{})}}}}}})
 	}
-	rendered, err := EncodeJSON(built)
+	rendered, err := encodeJSON(built)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,9 +17,9 @@ func custom(file string, content []byte) (document *value, text []byte, err erro
 	return document, text, err
 }
 
-// ErrNoAdmin means that a bootstrap has no admin interface, which Outrider needs to monitor and
+// errNoAdmin means that a bootstrap has no admin interface, which Outrider needs to monitor and
 // drain an epoch.
-var ErrNoAdmin = errors.New("the bootstrap has no admin.address; Outrider needs Envoy's admin " +
+var errNoAdmin = errors.New("the bootstrap has no admin.address; Outrider needs Envoy's admin " +
 	"interface to watch and drain it")
 
 // adminAddress returns the network and address of the admin interface of a bootstrap. A wildcard
@@ -38,7 +38,7 @@ func adminAddress(document *value) (network, address string, err error) {
 	}
 	socket := at.get("socket_address", "socketAddress")
 	if socket == nil {
-		return "", "", ErrNoAdmin
+		return "", "", errNoAdmin
 	}
 	host, port := socket.get("address"), socket.get("port_value", "portValue")
 	if host == nil || port == nil || port.text == "0" {

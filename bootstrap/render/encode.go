@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// EncodeJSON returns the bootstrap as indented JSON with the names of the protobuf fields. Equal
+// encodeJSON returns the bootstrap as indented JSON with the names of the protobuf fields. Equal
 // bootstraps give equal bytes.
-func EncodeJSON(built *bootstrapv3.Bootstrap) ([]byte, error) {
+func encodeJSON(built *bootstrapv3.Bootstrap) ([]byte, error) {
 	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(built)
 	if err != nil {
 		return nil, fmt.Errorf("render bootstrap: %w", err)

@@ -13,7 +13,7 @@ import (
 // Names of Outrider's own listeners, also in their statistics. These listeners are excluded when
 // the connections of an epoch are counted.
 const (
-	PrometheusListener = "outrider_prometheus"
+	prometheusListener = "outrider_prometheus"
 	ReadyListener      = "outrider_ready"
 )
 
@@ -25,7 +25,7 @@ func (b *builder) prometheusListener() *listenerv3.Listener {
 		return nil
 	}
 	const path = "/stats/prometheus"
-	return b.forwardingListener(PrometheusListener, address, path, adminCluster, path)
+	return b.forwardingListener(prometheusListener, address, path, adminCluster, path)
 }
 
 // readyListener forwards /healthz/ready to the status server of the agent, or to the admin

@@ -96,11 +96,11 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func render(t *testing.T, in bootstrap.Input) []byte {
 	t.Helper()
-	built, err := BuildBootstrap(in)
+	built, err := buildBootstrap(in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rendered, err := EncodeJSON(built)
+	rendered, err := encodeJSON(built)
 	if err != nil {
 		t.Fatal(err)
 	}

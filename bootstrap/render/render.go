@@ -55,14 +55,14 @@ func base(request bootstrap.Request) (document *value, text []byte, err error) {
 		document, err = expand(request.Template.Path, request.Template.Content, request.Input)
 		return document, nil, err
 	}
-	built, err := BuildBootstrap(request.Input)
+	built, err := buildBootstrap(request.Input)
 	if err == nil && request.Upstream != nil {
 		built, err = fromUpstream(built, request.Upstream)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if text, err = EncodeJSON(built); err != nil {
+	if text, err = encodeJSON(built); err != nil {
 		return nil, nil, err
 	}
 	document, err = parseJSON("bootstrap", text)

@@ -36,7 +36,7 @@ func expand(file string, content []byte, in bootstrap.Input) (*value, error) {
 	if err != nil {
 		return nil, templateError(file, err)
 	}
-	data, err := TemplateData(in)
+	data, err := templateData(in)
 	if err != nil {
 		return nil, err
 	}

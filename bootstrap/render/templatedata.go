@@ -15,11 +15,11 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// TemplateData returns the data of a template. The names are those of Istio's templates from 1.5
+// templateData returns the data of a template. The names are those of Istio's templates from 1.5
 // on, for sidecars and control planes; unsupported ones are empty, so that {{ if }} works. Values
 // that are parts of the bootstrap are JSON text, such as meta_json_str and addresses. Names of
 // Outrider are admin_socket, xds_uds_path, delta and control_plane.
-func TemplateData(in bootstrap.Input) (map[string]any, error) {
+func templateData(in bootstrap.Input) (map[string]any, error) {
 	b := &builder{in: in}
 	metadata, err := b.metadata()
 	if err != nil {

@@ -49,7 +49,7 @@ func TestUpstream_OwnPartsReplaceThoseOfTheServer(t *testing.T) {
 				{"address": {"socket_address": {"address": "0.0.0.0", "port_value": 15021}}},
 				{"name": "outrider_prometheus"}, {"address": {"pipe": {"path": "/theirs"}}}]}}`,
 		&bootstrap.File{Path: "o.yaml", Content: []byte("static_resources: {clusters: [{name: mine}]}")})
-	own, err := BuildBootstrap(func() bootstrap.Input {
+	own, err := buildBootstrap(func() bootstrap.Input {
 		in := defaults()
 		in.AdminSocket = bootstrap.AdminSocketPlaceholder
 		return in

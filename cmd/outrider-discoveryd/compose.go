@@ -95,11 +95,11 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			}
 		},
 		Settings: settingsOf(c), Sources: names(c), RequiredSources: required(c),
-		AwaitFileListing:          explicit && len(paths) > 0,
+		AwaitFileListing:    explicit && len(paths) > 0,
 		MaxViewsPerIdentity: maxViewsPerIdentity,
 		LastGoodFile:        filepath.Join(c.StateDir, "last-good"),
 		RefusalFile:         filepath.Join(c.StateDir, "refusals"),
-		KeySetCacheFile:          filepath.Join(c.StateDir, "key-sets"),
+		KeySetCacheFile:     filepath.Join(c.StateDir, "key-sets"),
 		EncodeObject:        mcp.Encode, ServeNameTables: true,
 		RegisterWorkloads: c.Registration.Enabled,
 		ChangedPaths:      files.Changes(), Conditions: b.board, Logger: b.logOf("discovery")})

@@ -40,7 +40,7 @@ func TestMeshExplain(t *testing.T) {
 	}
 	golden(t, "mesh-explain.txt", out)
 	want := []api.MeshExplainRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1",
-		TLS:     true,
+		TLS:                true,
 		DestinationAddress: netip.MustParseAddr("10.0.0.1"),
 		Headers: []api.MeshExplainRequestHeader{{Name: "x-user", Value: "jason"},
 			{Name: "host", Value: "b.test"}}}}

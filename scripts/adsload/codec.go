@@ -94,9 +94,9 @@ func scan(raw []byte, delta bool) (Response, error) {
 	return r, err
 }
 
-// Contains reports whether the encoded response contains marker, for example the address of an
+// contains reports whether the encoded response contains marker, for example the address of an
 // endpoint. It may only be called until handle returns.
-func (r Response) Contains(marker []byte) bool { return bytes.Contains(r.raw, marker) }
+func (r Response) contains(marker []byte) bool { return bytes.Contains(r.raw, marker) }
 
 // values calls visit with the encoded message of each resource.
 func (r Response) values(visit func(value []byte)) error {

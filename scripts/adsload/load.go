@@ -218,7 +218,7 @@ func (l *Load) mark(only int, typeURL string, bytes []byte) *ContentWatch {
 
 // see records the time if a response contains the bytes. Callers hold load.mu.
 func (m *ContentWatch) see(client int, r Response, now time.Time) {
-	if r.TypeURL != m.typeURL || !m.at[client].IsZero() || !r.Contains(m.bytes) {
+	if r.TypeURL != m.typeURL || !m.at[client].IsZero() || !r.contains(m.bytes) {
 		return
 	}
 	m.at[client] = now

@@ -26,8 +26,8 @@ type Config struct {
 	HTTPAddress  string `json:"http"`
 	HTTP2Address string `json:"http2"` // address for class h2; "": no such requests
 	TCPAddress   string `json:"tcp"`   // address for class tcp; "": no such connections
-	Path  string `json:"path"`  // of each request; "": /
-	Host  string `json:"host"`  // of each request; "": the address
+	Path         string `json:"path"`  // of each request; "": /
+	Host         string `json:"host"`  // of each request; "": the address
 	// Rate is a factor on the standard rate; 0: 1.
 	Rate    float64       `json:"rate,omitempty"`
 	Timeout time.Duration `json:"timeout"` // of one operation, including connecting; 0: 5 s

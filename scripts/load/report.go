@@ -20,10 +20,10 @@ type Report struct {
 	Duration  time.Duration `json:"duration"`
 	// MaxSendDelay is the maximum delay with which the generator itself sent a request. The latencies
 	// include such delays.
-	MaxSendDelay   time.Duration    `json:"stall"`
-	Classes map[string]ClassResult `json:"classes"`
-	Seconds []SecondResult         `json:"seconds"`
-	Marks   []Mark           `json:"marks,omitempty"`
+	MaxSendDelay time.Duration          `json:"stall"`
+	Classes      map[string]ClassResult `json:"classes"`
+	Seconds      []SecondResult         `json:"seconds"`
+	Marks        []Mark                 `json:"marks,omitempty"`
 }
 
 // Latency is the latency of complete answers, measured from the time at which the requests were
@@ -68,10 +68,10 @@ func (r *recorder) report(now time.Time) Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	report := Report{
-		Duration: now.Sub(r.start),
-		MaxSendDelay:    r.stall,
-		Classes:  map[string]ClassResult{},
-		Marks:    slices.Clone(r.marks),
+		Duration:     now.Sub(r.start),
+		MaxSendDelay: r.stall,
+		Classes:      map[string]ClassResult{},
+		Marks:        slices.Clone(r.marks),
 	}
 	for name, class := range r.classes {
 		report.Classes[name] = ClassResult{Requests: class.total(), Unsent: class.unsent,

@@ -200,9 +200,6 @@ func (m *Machine) WriteFile(ctx context.Context, path string, content []byte,
 	return nil
 }
 
-// Console returns the end of the machine's console output.
-func (m *Machine) Console() string { return m.console.String() }
-
 // PowerOff stops all units in order and removes the machine.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	if err := syscall.Kill(m.leader, powerOffSignal); err != nil {

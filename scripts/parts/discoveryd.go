@@ -10,13 +10,13 @@ import (
 
 // Discoveryd describes an outrider-discoveryd that serves a folder of mesh files.
 type Discoveryd struct {
-	Program   string // path of the program; "": the result of BuildProgram
-	MeshFolder    string
-	Plaintext string // plaintext address; "": none
-	TLS       string // address with TLS; "": none
+	Program    string // path of the program; "": the result of BuildProgram
+	MeshFolder string
+	Plaintext  string // plaintext address; "": none
+	TLS        string // address with TLS; "": none
 	// MonitoringAddress is the address of pages and metrics; "": none.
-	MonitoringAddress  string
-	ExtraConfig string // further tables of the configuration, in TOML
+	MonitoringAddress string
+	ExtraConfig       string // further tables of the configuration, in TOML
 }
 
 // Command returns a command that runs outrider-discoveryd with a new configuration file and state

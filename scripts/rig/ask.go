@@ -22,7 +22,7 @@ import (
 // CommandResult is the result of a command of outrider(1).
 type CommandResult struct {
 	Stdout, Stderr string
-	ExitCode int
+	ExitCode       int
 }
 
 // RunOutrider runs a command of outrider(1) against the rig's agent.

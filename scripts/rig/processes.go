@@ -84,8 +84,8 @@ func ProcessExists(pid int) bool {
 	return found && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// BaseIDOfProcess returns the --base-id in an Envoy's command line, "" if there is none.
-func BaseIDOfProcess(pid int) string {
+// baseIDOfProcess returns the --base-id in an Envoy's command line, "" if there is none.
+func baseIDOfProcess(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return ""
@@ -102,7 +102,7 @@ func BaseIDOfProcess(pid int) string {
 // SharedMemoryPath returns the path of an Envoy's shared memory, which all epochs connected by hot
 // restarts use.
 func SharedMemoryPath(pid int) string {
-	return "/dev/shm/envoy_shared_memory_" + BaseIDOfProcess(pid) + "0"
+	return "/dev/shm/envoy_shared_memory_" + baseIDOfProcess(pid) + "0"
 }
 
 // CheckAdmin returns an error unless the agent's admin port reports that the live epoch is LIVE.

@@ -35,19 +35,19 @@ type Backend struct {
 	UncountedReason      string            // reason why connections cannot be counted
 	AdminAnswers         map[string]string // path or path?query → body
 	// AdminTransport, if set, replaces AdminAnswers with a real Envoy admin interface.
-	AdminTransport   http.RoundTripper
-	NotReadyReason   string        // reason why the proxy never becomes ready; "" = ready
-	ReloadGate       chan struct{} // if set, Reload blocks until it is closed
-	CaptureValue     api.Capture
+	AdminTransport     http.RoundTripper
+	NotReadyReason     string        // reason why the proxy never becomes ready; "" = ready
+	ReloadGate         chan struct{} // if set, Reload blocks until it is closed
+	CaptureValue       api.Capture
 	CaptureExplanation api.CaptureExplanation
-	Err              error
-	reloads          []api.ReloadRequest
-	explained        []api.MeshExplainRequest
-	compared         []api.MeshFiles
-	connections      []api.CaptureExplainRequest
-	drains           int
-	undrains         int
-	cancellations    int
+	Err                error
+	reloads            []api.ReloadRequest
+	explained          []api.MeshExplainRequest
+	compared           []api.MeshFiles
+	connections        []api.CaptureExplainRequest
+	drains             int
+	undrains           int
+	cancellations      int
 }
 
 // ReloadRequests returns the requests received so far.

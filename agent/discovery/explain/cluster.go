@@ -81,7 +81,7 @@ func (e *explanation) cluster(name string) (reason, fix string) {
 			check.GetInterval().AsDuration(), what))
 	}
 	live, counted := e.proxy.ClusterStats[name]
-	if found := live.CheckTLS(c); found != nil {
+	if found := live.checkTLS(c); found != nil {
 		e.unknown("whether requests get through: %s; %s", found.Message, found.Fix)
 	}
 	e.step("cluster", name, r.Origins, append(facts, e.refusal(key)...)...)
@@ -111,7 +111,7 @@ func (e *explanation) cluster(name string) (reason, fix string) {
 		origins = endpoints.Origins
 	}
 	reason, fix = e.endpoints(c, assignment, origins)
-	if found := live.CheckEndpoints(c); counted && reason == "" && found != nil {
+	if found := live.checkEndpoints(c); counted && reason == "" && found != nil {
 		return found.Message, found.Fix
 	}
 	return reason, fix

@@ -27,9 +27,9 @@ type Finding struct {
 	InDestinationRule bool // the fix is in the DestinationRule, not in the ServiceEntry
 }
 
-// CheckEndpoints returns the finding for a cluster whose DNS names have no address; nil if they
+// checkEndpoints returns the finding for a cluster whose DNS names have no address; nil if they
 // have one.
-func (l ClusterStats) CheckEndpoints(c *clusterv3.Cluster) *Finding {
+func (l ClusterStats) checkEndpoints(c *clusterv3.Cluster) *Finding {
 	name := ""
 	for _, locality := range c.GetLoadAssignment().GetEndpoints() {
 		for _, ep := range locality.LbEndpoints {
@@ -44,9 +44,9 @@ func (l ClusterStats) CheckEndpoints(c *clusterv3.Cluster) *Finding {
 		Fix: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
 }
 
-// CheckTLS returns the finding for a cluster whose TLS handshakes have failed without any success;
+// checkTLS returns the finding for a cluster whose TLS handshakes have failed without any success;
 // nil for any other cluster.
-func (l ClusterStats) CheckTLS(c *clusterv3.Cluster) *Finding {
+func (l ClusterStats) checkTLS(c *clusterv3.Cluster) *Finding {
 	found := &Finding{InDestinationRule: true}
 	var why string
 	switch {
@@ -84,7 +84,7 @@ func Findings(resources *resource.Snapshot,
 		if err != nil {
 			continue // never happens: this program encoded the cluster
 		}
-		for _, f := range []*Finding{counted.CheckEndpoints(c), counted.CheckTLS(c)} {
+		for _, f := range []*Finding{counted.checkEndpoints(c), counted.checkTLS(c)} {
 			if f != nil {
 				found[r] = append(found[r], *f)
 			}

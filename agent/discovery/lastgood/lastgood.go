@@ -92,11 +92,11 @@ type Record struct {
 	// ExplicitNamespace reports whether the object's metadata has a namespace. It is nil in records of
 	// older agents.
 	ExplicitNamespace *bool             `json:"named,omitempty"`
-	Name           string            `json:"name"`
-	Labels         map[string]string `json:"labels,omitempty"`
-	Annotations    map[string]string `json:"annotations,omitempty"`
-	Conditions     map[string]string `json:"conditions,omitempty"`
-	Created        time.Time         `json:"created,omitzero"`
+	Name              string            `json:"name"`
+	Labels            map[string]string `json:"labels,omitempty"`
+	Annotations       map[string]string `json:"annotations,omitempty"`
+	Conditions        map[string]string `json:"conditions,omitempty"`
+	Created           time.Time         `json:"created,omitzero"`
 	// Spec is the spec in protobuf's JSON. A field that is unknown is an error.
 	Spec json.RawMessage `json:"spec"`
 }
@@ -131,7 +131,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 				"versions", path))
 	}
 	for _, r := range in.Objects {
-		o, err := r.Object(namespace, validate)
+		o, err := r.object(namespace, validate)
 		if err != nil {
 			wrong = append(wrong,
 				fmt.Errorf("the last good version of %s %s/%s, of %s, is not valid any more: %w",
@@ -245,7 +245,7 @@ func (o *Objects) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	for _, r := range records {
-		one, err := r.Object("", validate.Object)
+		one, err := r.object("", validate.Object)
 		if err != nil {
 			return err
 		}
@@ -277,8 +277,8 @@ func recordOf(o *object.Object) (Record, error) {
 		Spec: spec}, nil
 }
 
-// Object returns the object of a record, or an error if the object is not valid.
-func (r Record) Object(namespace string,
+// object returns the object of a record, or an error if the object is not valid.
+func (r Record) object(namespace string,
 	validate func(*object.Object) []object.Finding) (*object.Object, error) {
 	spec := object.NewSpec(r.Kind)
 	if spec == nil {

@@ -72,10 +72,10 @@ func (in written) readReverted(state *State, namespace string,
 		if r.Version == nil || r.Version.Kind == object.PeerAuthentication {
 			continue
 		}
-		version, err := r.Version.Object(namespace, validate)
+		version, err := r.Version.object(namespace, validate)
 		if err == nil && r.InForce != nil {
 			var o *object.Object
-			if o, err = r.InForce.Object(namespace, validate); err == nil &&
+			if o, err = r.InForce.object(namespace, validate); err == nil &&
 				!slices.ContainsFunc(state.Objects, func(p *object.Object) bool { return p.Key == o.Key }) {
 				state.Objects = append(state.Objects, o)
 			}

@@ -26,7 +26,7 @@ const (
 	wasmPluginSuffix    = "~istio-translated-wasmplugin"
 	imageScheme         = "oci"
 	latestTag           = ":latest"
-	DockerConfigFile    = ".dockerconfigjson" // file of a credential, as in Kubernetes' secrets
+	dockerConfigFile    = ".dockerconfigjson" // file of a credential, as in Kubernetes' secrets
 )
 
 // Extension is a TrafficExtension, or a WasmPlugin converted to one, as in Istio.
@@ -200,7 +200,7 @@ func (e Extension) Source(folder string) wasm.Source {
 	from := wasm.Source{URL: e.URL(), SHA256: e.GetWasm().GetSha256(),
 		ConfigVersion: e.RefetchKey()}
 	if name := e.GetWasm().GetImagePullSecret(); name != "" && credential.CheckName(name) == nil {
-		from.SecretFile = filepath.Join(folder, name, DockerConfigFile)
+		from.SecretFile = filepath.Join(folder, name, dockerConfigFile)
 	}
 	return from
 }

@@ -37,9 +37,9 @@ func SplitHost(text string) (namespace, host string, qualified bool) {
 	return namespace, host, true
 }
 
-// CompareHosts orders hosts from specific to general: exact hosts, then patterns, longer patterns
+// compareHosts orders hosts from specific to general: exact hosts, then patterns, longer patterns
 // first. It returns a negative number if a comes before b.
-func CompareHosts(a, b string) int {
+func compareHosts(a, b string) int {
 	if IsWildcard(a) != IsWildcard(b) {
 		if IsWildcard(a) {
 			return 1

@@ -52,5 +52,5 @@ func patterns(list []string, changed map[string]struct{}, exists func(string) bo
 }
 
 func narrowerThenName(a, b string) int {
-	return cmp.Or(CompareHosts(a, b), strings.Compare(a, b))
+	return cmp.Or(compareHosts(a, b), strings.Compare(a, b))
 }

@@ -28,8 +28,8 @@ type targeted interface {
 	GetTargetRefs() []*types.PolicyTargetReference
 }
 
-// PolicyTargets returns the targets of a security policy or Telemetry.
-func PolicyTargets(o *object.Object) []*types.PolicyTargetReference {
+// policyTargets returns the targets of a security policy or Telemetry.
+func policyTargets(o *object.Object) []*types.PolicyTargetReference {
 	all := o.Spec.(targeted).GetTargetRefs()
 	former, ok := o.Spec.(interface {
 		GetTargetRef() *types.PolicyTargetReference
@@ -56,7 +56,7 @@ func (p policies) change(c object.Change) {
 
 // policyPairs returns the labels under which a policy is indexed, without duplicates.
 func policyPairs(o *object.Object) []pair {
-	targets := PolicyTargets(o)
+	targets := policyTargets(o)
 	selector := o.Spec.(targeted).GetSelector().GetMatchLabels()
 	switch {
 	case len(targets) > 0:
@@ -95,7 +95,7 @@ func (w *Mesh) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 		first := len(all)
 		for _, key := range pairs(namespace, node.Labels) {
 			for _, o := range w.policies[key] {
-				if o.Kind == kind && w.SelectsProxy(o, node) {
+				if o.Kind == kind && w.selectsProxy(o, node) {
 					all = append(all, o)
 				}
 			}
@@ -105,10 +105,10 @@ func (w *Mesh) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	return all
 }
 
-// SelectsProxy reports whether an AuthorizationPolicy, RequestAuthentication or extension applies
+// selectsProxy reports whether an AuthorizationPolicy, RequestAuthentication or extension applies
 // to a proxy. A policy in the root namespace applies to proxies of all namespaces, unless it has
 // targets.
-func (w *Mesh) SelectsProxy(o *object.Object, node Node) bool {
+func (w *Mesh) selectsProxy(o *object.Object, node Node) bool {
 	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
 		o.Namespace == "") && selects(o, node)
 }
@@ -116,7 +116,7 @@ func (w *Mesh) SelectsProxy(o *object.Object, node Node) bool {
 // selects reports whether an object's selector or targets match a proxy. Targets match only in the
 // object's namespace. The caller compares namespaces for selectors.
 func selects(o *object.Object, node Node) bool {
-	if targets := PolicyTargets(o); len(targets) > 0 {
+	if targets := policyTargets(o); len(targets) > 0 {
 		gateway, ok := node.Labels[GatewayNameLabel]
 		return ok && o.Namespace == node.Namespace &&
 			slices.ContainsFunc(targets, func(t *types.PolicyTargetReference) bool {
@@ -131,6 +131,6 @@ func selects(o *object.Object, node Node) bool {
 func (w *Mesh) AffectsSecurity(touched ChangeSummary, node Node) bool {
 	tokens := touched.KeySetsChanged && len(w.JWTRules(node)) > 0
 	return tokens || slices.ContainsFunc(touched.ChangedPolicies, func(o *object.Object) bool {
-		return w.SelectsProxy(o, node)
+		return w.selectsProxy(o, node)
 	})
 }

@@ -117,7 +117,7 @@ func (s *SidecarScope) EgressListeners() []*EgressListener {
 // ImportedService returns the service of a host that some egress listener imports, or nil.
 func (s *SidecarScope) ImportedService(w *Mesh, host string) *Service {
 	for _, e := range s.egress {
-		if found := e.Service(w, host); found != nil {
+		if found := e.service(w, host); found != nil {
 			return found
 		}
 	}
@@ -148,7 +148,7 @@ func (s *SidecarScope) ImportedPorts(w *Mesh, host string) map[uint32]*Service {
 			}
 			service, known := chosen[e]
 			if !known {
-				service = e.Service(w, host)
+				service = e.service(w, host)
 				chosen[e] = service
 			}
 			if service != nil && service.Port(number) != nil {
@@ -167,8 +167,8 @@ func (e *EgressListener) GetProtocol() string {
 	return e.Spec.GetPort().GetProtocol()
 }
 
-// Service returns the service of a host, as Mesh.Service does, if the egress listener imports it.
-func (e *EgressListener) Service(w *Mesh, host string) *Service {
+// service returns the service of a host, as Mesh.Service does, if the egress listener imports it.
+func (e *EgressListener) service(w *Mesh, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {
 		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports,
 			func(p pattern) bool { return p.takes(s.Namespace) && HostCovers(p.host, host) })

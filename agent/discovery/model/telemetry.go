@@ -63,7 +63,7 @@ func (w *Mesh) ShadowedTelemetries(node Node) map[*object.Object]*object.Object 
 
 // isForAll reports whether a Telemetry is for all proxies of its namespace.
 func isForAll(o *object.Object) bool {
-	return len(PolicyTargets(o)) == 0 && len(o.Spec.(targeted).GetSelector().GetMatchLabels()) == 0
+	return len(policyTargets(o)) == 0 && len(o.Spec.(targeted).GetSelector().GetMatchLabels()) == 0
 }
 
 // AccessLogging is the access log of a provider.

@@ -19,9 +19,9 @@ type JWTRule struct {
 	Field  string // path of the rule in Object
 }
 
-// KeySetSource returns the source from which the rule's key set is fetched. ok is false if the rule
+// keySetSource returns the source from which the rule's key set is fetched. ok is false if the rule
 // contains its key set.
-func (r JWTRule) KeySetSource() (from jwks.Source, ok bool) {
+func (r JWTRule) keySetSource() (from jwks.Source, ok bool) {
 	return jwks.SourceOf(r.Issuer, r.JwksUri), r.Jwks == ""
 }
 
@@ -62,7 +62,7 @@ func (w *Mesh) KeySetSources() map[jwks.Source]time.Duration {
 				continue
 			}
 			for _, rule := range jwtRules(o) {
-				if from, ok := rule.KeySetSource(); ok {
+				if from, ok := rule.keySetSource(); ok {
 					all[from] = max(all[from], rule.Timeout.AsDuration())
 				}
 			}
@@ -77,7 +77,7 @@ func (w *Mesh) SetKeySets(keys func(jwks.Source) string) { w.keySets = keys }
 
 // KeySet returns the key set of a rule, or jwks.UnusableKeySet while it is unknown.
 func (w *Mesh) KeySet(rule JWTRule) string {
-	from, fetched := rule.KeySetSource()
+	from, fetched := rule.keySetSource()
 	if !fetched {
 		return rule.Jwks
 	}

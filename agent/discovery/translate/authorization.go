@@ -95,7 +95,7 @@ func authorize(w *model.Mesh, policies []*object.Object) (*AuthorizationFilters,
 		}
 		var enforced, shadow []*object.Object
 		for _, o := range policies {
-			if IsDryRunPolicy(o) {
+			if isDryRunPolicy(o) {
 				shadow = append(shadow, o)
 			} else {
 				enforced = append(enforced, o)
@@ -152,8 +152,8 @@ func shadowPrefix(rules *rbacv3.RBAC) string {
 	return ""
 }
 
-// IsDryRunPolicy reports whether an AuthorizationPolicy is evaluated but not enforced.
-func IsDryRunPolicy(o *object.Object) bool {
+// isDryRunPolicy reports whether an AuthorizationPolicy is evaluated but not enforced.
+func isDryRunPolicy(o *object.Object) bool {
 	dry, _ := strconv.ParseBool(o.Annotations[object.DryRunAnnotation])
 	return dry
 }

@@ -147,8 +147,8 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []InboundListener,
 func undeclared(node model.Node, ports []InboundListener, policy model.EffectivePeerAuthentication,
 	guards SecurityFilters, t *Telemetry) []InboundListener {
 	all := []InboundListener{{PortUndeclared: true, Protocol: model.AutoProtocol,
-		HasMeshIdentity:      node.Identity,
-		MutualTLSMode: policy.Default.Mode, SecurityFilters: guards, Telemetry: *t}}
+		HasMeshIdentity: node.Identity,
+		MutualTLSMode:   policy.Default.Mode, SecurityFilters: guards, Telemetry: *t}}
 	for _, port := range slices.Sorted(maps.Keys(policy.Ports)) {
 		if !slices.ContainsFunc(ports, func(in InboundListener) bool { return in.Port == port }) {
 			in := all[0]

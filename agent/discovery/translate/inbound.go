@@ -35,22 +35,22 @@ type InboundListener struct {
 	TLS *networking.ServerTLSSettings
 	// mode of mutual TLS of the mesh; without effect if TLS is set
 	MutualTLSMode   model.MutualTLSMode
-	HasMeshIdentity        bool // the proxy has a certificate of the mesh
+	HasMeshIdentity bool // the proxy has a certificate of the mesh
 	SecurityFilters SecurityFilters
 	// logs and traces of the port's filters
 	Telemetry Telemetry
 	// PortUndeclared reports whether no service declares the port. If Port is 0, the InboundListener
 	// is for all undeclared ports.
 	PortUndeclared bool
-	Service     string // host of the service that has the port; "": none
-	SpanName    string // name of the spans of requests; "": SpanName("", 0)
-	Metrics     *Metrics
+	Service        string // host of the service that has the port; "": none
+	SpanName       string // name of the spans of requests; "": SpanName("", 0)
+	Metrics        *Metrics
 	// limits of connections to the application; nil: no limits
 	ConnectionPool *networking.ConnectionPoolSettings
 }
 
-// InboundClusterName returns Istio's name of an inbound cluster: inbound|8080||.
-func InboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||", port) }
+// inboundClusterName returns Istio's name of an inbound cluster: inbound|8080||.
+func inboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||", port) }
 
 // passthroughSource is the source address of Envoy's connections to the original destination.
 // Interception does not capture connections from this address. The value is Istio's.
@@ -63,7 +63,7 @@ const passthroughSource6 = "::1"
 // Cluster returns the cluster that forwards to the application.
 func (in InboundListener) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
-	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
+	d := &draft{Cluster: &clusterv3.Cluster{Name: inboundClusterName(in.Port)}, mesh: m,
 		protocol: in.ProtocolInsideTLS(), policy: policy{pool: in.ConnectionPool}}
 	d.applyPool()
 	c := d.finish()
@@ -206,7 +206,7 @@ func (in InboundListener) stream(a accepted) stream {
 
 // filters returns the network filters of a filter chain. The last one forwards.
 func (in InboundListener) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, error) {
-	cluster := InboundClusterName(in.Port)
+	cluster := inboundClusterName(in.Port)
 	if in.PortUndeclared {
 		cluster = InboundPassthroughCluster
 	}

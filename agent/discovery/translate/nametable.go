@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// NameTableName is the name of the resource with the table of names. Each proxy has only one.
-const NameTableName = "names"
+// nameTableName is the name of the resource with the table of names. Each proxy has only one.
+const nameTableName = "names"
 
 // Field numbers of Istio's NameTable, a map of hosts (field 1, with key 1 and value 2), and of its
 // NameInfo.
@@ -44,7 +44,7 @@ func NameTable(names []model.DNSName, domain string) *resource.Resource {
 		table = protowire.AppendTag(table, tableField, protowire.BytesType)
 		table = protowire.AppendBytes(table, entry)
 	}
-	return resource.FromEncoded(resource.NameTableType, NameTableName, table)
+	return resource.FromEncoded(resource.NameTableType, nameTableName, table)
 }
 
 func appendText(message []byte, field protowire.Number, text string) []byte {

@@ -50,7 +50,9 @@ func (s ConfiguredSecret) Name() string {
 }
 
 // IsFromExternalSDSServer reports whether an SDS server of the host has the secret.
-func (s ConfiguredSecret) IsFromExternalSDSServer() bool { return credential.IsExternalSDSSecret(s.Credential) }
+func (s ConfiguredSecret) IsFromExternalSDSServer() bool {
+	return credential.IsExternalSDSSecret(s.Credential)
+}
 
 // CredentialFiles returns the files of a credential; ok is false if the secret is not from a
 // credential, or its files are unknown.

@@ -92,11 +92,3 @@ func (e Epoch) HalfDrainedAt(now time.Time) time.Time {
 	}
 	return e.ListenersCloseAt.Add(-e.DrainTime / 2)
 }
-
-// Age returns how long the process has run, or ran until its exit.
-func (e Epoch) Age(now time.Time) time.Duration {
-	if !e.Exited.IsZero() {
-		now = e.Exited
-	}
-	return now.Sub(e.Started)
-}

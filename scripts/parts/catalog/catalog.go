@@ -60,13 +60,13 @@ type Options struct {
 // ends.
 func Start(t testing.TB, o Options) *Consul {
 	t.Helper()
-	c := StartWithoutLeader(t, o)
+	c := startWithoutLeader(t, o)
 	parts.Eventually(t, startTimeout, "Consul has a leader", c.leads)
 	return c
 }
 
-// StartWithoutLeader starts a Consul server like Start, but does not wait for the leader.
-func StartWithoutLeader(t testing.TB, o Options) *Consul {
+// startWithoutLeader starts a Consul server like Start, but does not wait for the leader.
+func startWithoutLeader(t testing.TB, o Options) *Consul {
 	t.Helper()
 	program, err := find()
 	if err != nil {

@@ -21,7 +21,7 @@ type Fault struct {
 	Description  string // description of the fault and of the expected result
 	Envoy        string // TOML with additional keys of [envoy]
 	NoValidation bool   // disable validation of the bootstrap (envoy --mode validate)
-	AllowedHarm         Harm
+	AllowedHarm  Harm
 	Inject       func(*Execution)
 }
 
@@ -101,9 +101,9 @@ type Outcome struct {
 	RecoveryTime  time.Duration        `json:"recovered"` // time until recovery, see rig.Probe
 	// MaxEpochStartTime is the maximum time from the start of an epoch until it was live, apart from the
 	// fault. It shows how busy the machine was.
-	MaxEpochStartTime   time.Duration `json:"start"`
-	Slowest        time.Duration `json:"slowest"` // duration of the slowest request in the load
-	ExtraResult string        `json:"figure,omitempty"`
+	MaxEpochStartTime time.Duration `json:"start"`
+	Slowest           time.Duration `json:"slowest"` // duration of the slowest request in the load
+	ExtraResult       string        `json:"figure,omitempty"`
 	// Errors contains errors other than lost requests.
 	Errors []string    `json:"wrong,omitempty"`
 	Report load.Report `json:"-"`
@@ -114,7 +114,9 @@ func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Errors) == 0 }
 
 // MachineBusy reports whether the machine was too busy to judge the run: requests took longer than a
 // recovery may take.
-func (o Outcome) MachineBusy() bool { return o.Slowest > busyAnswer || o.Report.MaxSendDelay > busyStall }
+func (o Outcome) MachineBusy() bool {
+	return o.Slowest > busyAnswer || o.Report.MaxSendDelay > busyStall
+}
 
 // LostCount returns the number of requests in Lost.
 func (o Outcome) LostCount() int {

@@ -67,7 +67,7 @@ func All() []Fault {
 			AllowedHarm: HarmOutage, Inject: agentThenEnvoyKilled},
 		{Name: "agent and keeper killed",
 			Description: "both start again despite the shared memory and sockets that remain",
-			AllowedHarm:        HarmOutage, Inject: agentAndKeeperKilled},
+			AllowedHarm: HarmOutage, Inject: agentAndKeeperKilled},
 		{Name: "agent killed at random",
 			Description: "SIGKILL at random moments, during overlap too; every epoch is adopted",
 			Inject:      agentKilledAtRandom},

@@ -10,8 +10,8 @@ import (
 // Limits of the requests of one identity. All hosts of a service account have the same identity, so
 // the burst must suffice when a whole fleet starts.
 const (
-	RequestsPerSecondPerIdentity     = 100
-	RequestBurstPerIdentity = 1000
+	RequestsPerSecondPerIdentity = 100
+	RequestBurstPerIdentity      = 1000
 	// number of identities with a limit of their own; further identities share one limit
 	maxIdentities = 16_384
 

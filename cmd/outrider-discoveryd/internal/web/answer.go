@@ -23,7 +23,7 @@ type answer struct {
 	Conditions []condition.Condition    `json:"conditions"`
 	Sources    []Source                 `json:"sources"`
 	Problems   *list[discovery.Problem] `json:"problems,omitempty"`
-	Hosts      *list[ConnectedHost]              `json:"hosts,omitempty"`
+	Hosts      *list[ConnectedHost]     `json:"hosts,omitempty"`
 	Services   *list[Service]           `json:"services,omitempty"`
 }
 

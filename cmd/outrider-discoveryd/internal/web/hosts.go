@@ -35,7 +35,7 @@ type ConnectedHost struct {
 	Reason   string `json:"reason,omitempty"` // a refused resource, with the client's error message
 	// time of the last accepted response
 	LastAckAt time.Time `json:"accepted,omitzero"`
-	Since      time.Time `json:"connected"` // start of the oldest stream
+	Since     time.Time `json:"connected"` // start of the oldest stream
 	// expiry of the client certificate on the newest stream
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
 	Streams         int       `json:"streams"`
