@@ -77,14 +77,14 @@ func envoyFolder(c *config.Config, folder string) error {
 		return err
 	}
 	if err := os.MkdirAll(folder, 0o750); err != nil {
-		return fmt.Errorf("create Envoy's configuration directory: %w", err)
+		return fmt.Errorf("create a directory for files that Envoy reads: %w", err)
 	}
 	other, err := envoyUser(c)
 	if err != nil || other == nil {
 		return err
 	}
 	if err := os.Chown(folder, -1, int(other.GID)); err != nil {
-		return fmt.Errorf("make Envoy's configuration directory readable for Envoy: %w", err)
+		return fmt.Errorf("make a directory readable for Envoy: %w", err)
 	}
 	return os.Chmod(folder, 0o750|fs.ModeSetgid)
 }
@@ -98,7 +98,7 @@ func tidy(c *config.Config, log *slog.Logger) {
 	}
 	for _, path := range append(old, filepath.Join(c.Paths.RuntimeDir, lockName)) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("cannot remove file of a previous agent", "error", err)
+			log.Warn("cannot remove runtime file on shutdown", "error", err)
 		}
 	}
 }

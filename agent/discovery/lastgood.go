@@ -30,7 +30,7 @@ func readLastGood(o Options) (state lastgood.State, stale bool) {
 	}
 	state, wrong := lastgood.Read(o.LastGoodFile, o.Settings.Namespace, validate.Object)
 	for _, err := range wrong {
-		o.Logger.Warn("cannot use stored last-good version of object", "error", err)
+		o.Logger.Warn("cannot use stored last-good version", "error", err)
 	}
 	return state, len(wrong) > 0
 }

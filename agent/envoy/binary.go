@@ -63,7 +63,7 @@ func Identify(path string) (FileIdentity, error) {
 var ErrNotFound = errors.New("no executable Envoy found")
 
 // ErrKilled is wrapped by errors of an Envoy run that another process killed. A retry may succeed.
-var ErrKilled = errors.New("another process killed it")
+var ErrKilled = errors.New("killed by another process")
 
 // SelectedPath is the symbolic link to the Envoy that "outrider envoy use" selects.
 const SelectedPath = "/usr/lib/outrider/envoy"

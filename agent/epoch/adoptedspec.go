@@ -20,7 +20,7 @@ type adoptedSpec struct{ number, lineage int }
 // errAdoptedSpec is the error of a start for which the note of an adopted epoch does not suffice.
 // Of the spec, a note has only the bootstrap file and the command line.
 var errAdoptedSpec = errors.New(
-	"an earlier agent started the epoch, and its configuration is not known yet")
+	"an earlier agent started the epoch; this agent does not know the epoch's configuration yet")
 
 // foundProcess reads the note of a process in the keeper's list.
 func (x *executor) foundProcess(p keeper.Process) foundProcess {

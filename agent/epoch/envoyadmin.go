@@ -40,7 +40,7 @@ func (l *KeeperLink) Admin(address string) *EnvoyAdmin {
 func (l *KeeperLink) stopAccepting(ctx context.Context) error {
 	err := l.Connection().StopEnvoysAccepting(ctx)
 	if err != nil {
-		l.log.Warn("cannot stop accepting: new connections may be reset",
+		l.log.Warn("cannot make Envoy refuse new connections: they may be reset",
 			"error", err)
 	}
 	return err

@@ -74,7 +74,7 @@ func (p *Proxy) LiveAdmin() (http.RoundTripper, int, error) {
 		return nil, 0, fmt.Errorf("no epoch is live: %s", reason)
 	}
 	if e.AdminLost {
-		return nil, 0, fmt.Errorf("epoch %d serves without an admin interface: it closed it for "+
+		return nil, 0, fmt.Errorf("epoch %d has no admin interface: Envoy closed it for "+
 			"a newer epoch that then failed; the agent starts an epoch that has one", e.Number)
 	}
 	return envoy.NewAdmin(e.AdminAddress), e.Number, nil

@@ -106,7 +106,7 @@ func (i Istiod) Issue(
 		case failed == nil:
 			failed = err
 		default:
-			failed = fmt.Errorf("%w; and %w", failed, err)
+			failed = fmt.Errorf("%w; the next address failed, too: %w", failed, err)
 		}
 	}
 	return nil, failed

@@ -71,7 +71,7 @@ func unplug(socket int) error {
 	if err != nil {
 		// Binding fails if Envoy's configuration has bound the socket to an interface. Limit the
 		// queue to one connection instead.
-		err = fmt.Errorf("bind the listener to an interface that does not exist: %w", err)
+		err = fmt.Errorf("set SO_BINDTOIFINDEX to an unused interface index: %w", err)
 		return errors.Join(err, unix.Listen(socket, 0))
 	}
 	return nil

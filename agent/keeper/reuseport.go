@@ -165,7 +165,7 @@ func (g group) steer(open *openSockets, closing bool) error {
 	}
 	for _, inode := range g.members[len(g.old):] {
 		if !slices.Contains(g.fresh, inode) {
-			return errors.New("another Envoy opened a listener later than the new Envoy did")
+			return errors.New("another Envoy opened a listener on the same address after the new Envoy")
 		}
 	}
 	err := open.with(g.fresh[0], func(socket int) error {

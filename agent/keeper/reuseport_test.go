@@ -213,7 +213,7 @@ func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	first := l.listens("first", address, 2)
 	second := l.listens("second", address, 2)
 	for _, test := range []struct{ from, to, says string }{
-		{second.ID, first.ID, "opened a listener later"},
+		{second.ID, first.ID, "opened a listener on the same address"},
 		{first.ID, "none", "not two living Envoys"},
 		{first.ID, first.ID, "not two living Envoys"},
 	} {

@@ -275,7 +275,7 @@ func (c *Cache) write() error {
 	}
 	c.board.Clear(conditionRefused)
 	if without > 0 {
-		c.unwritten(fmt.Errorf("%d Wasm extensions are not stored, because the file may have at "+
+		c.unwritten(fmt.Errorf("%d Wasm extensions are not stored, because the cache file may have at "+
 			"most %d MB", without, c.most>>20))
 		return nil
 	}

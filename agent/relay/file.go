@@ -120,7 +120,7 @@ func decodeNodes(records []recordfile.Record) ([]*snapshot, error) {
 			id, at, _ := bytes.Cut(record.Text, []byte(" "))
 			saved, err := time.Parse(time.RFC3339Nano, string(at))
 			if err != nil {
-				return nil, errors.New("the record of a node has no time")
+				return nil, errors.New("the record of a node has no valid time of its last update")
 			}
 			nodes = append(nodes, &snapshot{identity: identity(id), saved: saved,
 				types: map[string]accepted{}})

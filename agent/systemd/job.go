@@ -82,7 +82,7 @@ func unitOf(content string) (string, error) {
 		return "",
 			fmt.Errorf("find the agent's unit: control group %s belongs to no service", group)
 	}
-	return "", errors.New("find the agent's unit: the agent is in no control group of version 2")
+	return "", errors.New("find the agent's unit: the agent is in no cgroup of cgroup v2")
 }
 
 // CurrentJob returns the current systemd job of the agent's unit. If systemd does not reply, it

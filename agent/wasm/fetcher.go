@@ -127,7 +127,7 @@ func (f *Fetcher) Module(from Source) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.omitted[from] {
-		return nil, fmt.Errorf("not fetched: there are more than %d modules", maxSources)
+		return nil, fmt.Errorf("not fetched: more than %d Wasm modules are configured", maxSources)
 	}
 	e := f.entries[from]
 	if e == nil {

@@ -108,7 +108,7 @@ func (p *joinPlan) checkUnit(ctx context.Context) error {
 	case state.Active != "inactive" && state.Active != "failed":
 		return fmt.Errorf("%s is %s; wait until the agent answers", p.unit, state.Active)
 	case p.a.serves(unitOf("outrider-envoy", p.a.instance) + ".service"):
-		return fmt.Errorf("the agent does not run while Envoy serves; start it first: systemctl "+
+		return fmt.Errorf("the agent does not run, but Envoy does; start the agent first: systemctl "+
 			"start %s", p.unit)
 	}
 	return nil

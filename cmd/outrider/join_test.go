@@ -51,7 +51,7 @@ func TestJoin_StateOfTheUnit(t *testing.T) {
 		{"", "", "systemd has no unit outrider.service; start the agent"},
 		{"activating", "", "outrider.service is activating; wait until the agent answers"},
 		{"failed", "0::/outrider.slice/outrider-envoy.service\n",
-			"while Envoy serves; start it first: systemctl start outrider.service"},
+			"but Envoy does; start the agent first: systemctl start outrider.service"},
 		{"inactive", "", "cannot read the token: "},
 	} {
 		m := newMachine(t, nil)

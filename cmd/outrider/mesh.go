@@ -96,10 +96,10 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			if !named {
 				return a.printProblems(paths, problems, nil, strict)
 			}
-			compared := comparison{not: errors.New("--mesh-config is given")}
+			compared := comparison{not: errors.New("--mesh-config replaces the agent's MeshConfig")}
 			switch {
 			case withSeverity(problems, condition.Error) > 0:
-				compared.not = errors.New("correct the errors first")
+				compared.not = errors.New("the files have errors; correct them first")
 			case meshConfig == "":
 				compared = a.compare(command.Context(), paths)
 			}

@@ -69,5 +69,5 @@ func (a *app) confirm(ctx context.Context) error {
 	case <-ctx.Done():
 		fmt.Fprintln(a.err)
 	}
-	return errors.New("nothing was done")
+	return errors.New("not confirmed; nothing was done")
 }

@@ -106,7 +106,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case "status":
 			if status, err = strconv.Atoi(parts[i+1]); err == nil &&
 				(status < 200 || status > 599) {
-				err = errors.New("the HTTP status is not 200 to 599")
+				err = errors.New("the requested HTTP status is not between 200 and 599")
 			}
 		}
 		if err != nil {

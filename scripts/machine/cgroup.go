@@ -68,7 +68,7 @@ func findLeader(cgroup string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("find the machine's PID 1: none of the processes %q has PID 1 in it",
+	return 0, fmt.Errorf("find the machine's PID 1: none of the processes %q has PID 1 in its PID namespace",
 		strings.Fields(string(processes)))
 }
 

@@ -79,7 +79,7 @@ type Machine struct {
 // Boot boots a machine and returns when its systemd has started. ctx limits only the boot.
 func Boot(ctx context.Context, options Options) (*Machine, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("boot a machine: only root may; run the tests as root")
+		return nil, errors.New("boot a machine: requires root; run the tests as root")
 	}
 	if _, err := exec.LookPath("systemd-nspawn"); err != nil {
 		return nil, fmt.Errorf("boot a machine: %w; install systemd-container (scripts/setup test)",
@@ -227,7 +227,7 @@ func (m *Machine) end() error {
 		select {
 		case <-m.exited:
 		case <-time.After(endingTime):
-			return fmt.Errorf("machine %s does not end", m.name)
+			return fmt.Errorf("machine %s still runs after SIGKILL", m.name)
 		}
 	}
 	return errors.Join(removeCgroup(m.cgroup, time.Now().Add(endingTime)), os.Remove(m.dir))

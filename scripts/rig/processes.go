@@ -116,7 +116,7 @@ func (r *Rig) CheckAdmin() error {
 	defer func() { _ = answer.Body.Close() }()
 	var info struct{ State string }
 	if err := json.NewDecoder(answer.Body).Decode(&info); err != nil {
-		return fmt.Errorf("/server_info: status %s: %w", answer.Status, err)
+		return fmt.Errorf("decode /server_info (HTTP status %s): %w", answer.Status, err)
 	}
 	if info.State != "LIVE" {
 		return fmt.Errorf("/server_info reports state %s instead of LIVE", info.State)

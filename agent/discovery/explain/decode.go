@@ -12,7 +12,7 @@ import (
 // decode decodes a resource into a message of its type.
 func decode[T proto.Message](r *resource.Resource, into T) (T, error) {
 	if err := proto.Unmarshal(r.EncodedMessage(), into); err != nil {
-		return into, fmt.Errorf("read %s: %w", r.Name, err)
+		return into, fmt.Errorf("decode resource %s: %w", r.Name, err)
 	}
 	return into, nil
 }

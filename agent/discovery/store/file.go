@@ -131,7 +131,7 @@ func readAll(path string, into *file) ([]byte, error) {
 	}
 	into.print = fingerprintOf(info)
 	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes, more than the %d that are read; split it", path,
+		return nil, fmt.Errorf("%s has %d bytes, more than the limit of %d; split it", path,
 			info.Size(), maxFile)
 	}
 	content := make([]byte, info.Size(), info.Size()+1)

@@ -34,7 +34,7 @@ func ReadFileTexts(paths []string, limit int) ([]FileText, error) {
 			return nil, err
 		}
 		if left < 0 {
-			return nil, fmt.Errorf("the files have more than %d MiB", limit>>20)
+			return nil, fmt.Errorf("the files have more than %d MiB in total", limit>>20)
 		}
 		for _, path := range found {
 			content, err := readAll(path, &file{})

@@ -54,7 +54,7 @@ func regexSize(expression string) (int, error) {
 	}
 	for _, found := range escape.FindAllStringSubmatch(expression, -1) {
 		if number, err := strconv.ParseUint(found[1], 16, 32); err == nil && number > lastByte {
-			return 0, fmt.Errorf("%s is above %s, the largest byte: Envoy matches bytes", found[0],
+			return 0, fmt.Errorf("%s is greater than %s, the largest byte: Envoy matches bytes, not characters", found[0],
 				`\x{ff}`)
 		}
 		if class := found[2] + found[3]; class != "" && !knownClass(class) {

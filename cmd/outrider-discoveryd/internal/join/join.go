@@ -140,7 +140,7 @@ func ParseKeys(text []byte) (jwt.Keys, error) {
 		}
 		public, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {
-			return jwt.Keys{}, fmt.Errorf("a block %s cannot be parsed: %w", block.Type, err)
+			return jwt.Keys{}, fmt.Errorf("the PEM block %s cannot be parsed: %w", block.Type, err)
 		}
 		if _, err := algorithmOf(public); err != nil {
 			return jwt.Keys{}, err
