@@ -6,7 +6,7 @@
 // therefore exhaust a pool, and one key cannot use more than its share. Separate pools isolate
 // clients from each other; a Listener selects the pool of each connection.
 //
-// ConnState, ConnContext and AbortEvicted connect a Listener to an http.Server. NewServer, Bind,
+// ConnState, ConnContext and abortEvicted connect a Listener to an http.Server. NewServer, Bind,
 // Serve and ServeGRPC start and stop servers.
 package admission
 

@@ -33,7 +33,7 @@ type Backend interface {
 	SetLogLevels(ctx context.Context, levels LogLevels) (LogLevels, error)
 
 	// Admin sends a GET to the live epoch's admin interface and redacts credentials in the
-	// response. path is one of AdminPaths; query is URL-encoded. The caller closes the body.
+	// response. path is one of AllowedAdminPaths; query is URL-encoded. The caller closes the body.
 	Admin(ctx context.Context, path, query string) (AdminResponse, error)
 	ResourceTypes(ctx context.Context) ([]ResourceType, error)
 	// UpstreamDebug returns istiod's response to GET /debug/NAME; name may have a query.

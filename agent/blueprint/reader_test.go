@@ -145,7 +145,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 	stranger := newReader("64321", "64321", 64321)
 	for name, c := range map[string]struct {
 		path   string
-		opened func() // called between the opening of the file and OpenFileDenialReason
+		opened func() // called between the opening of the file and ReadDenialReasonOfOpenedFile
 		want   string // part of the reason; "": access is not denied
 	}{
 		"public":           {path: public},

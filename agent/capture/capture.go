@@ -1,5 +1,5 @@
 // Package capture redirects connections of this host to Envoy. Settings say what to capture,
-// BuildTable turns them into a typed Table, and Explain evaluates tables for one connection. The
+// buildTable turns them into a typed Table, and Explain evaluates tables for one connection. The
 // program outrider-capture (Main), the helper, owns the table in the kernel; Client is the agent's
 // side.
 //

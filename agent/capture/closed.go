@@ -16,7 +16,7 @@ const (
 	keyFailInbound = "capture.fail_inbound"
 )
 
-// closedRules returns the table that rejects connections which BuildTable's rules should have
+// closedRules returns the table that rejects connections which buildTable's rules should have
 // redirected but did not: outbound ones with FailOutboundClosed, inbound ones with
 // FailInboundClosed.
 func closedRules(s *Settings, users Users, running []Unit) *Table {

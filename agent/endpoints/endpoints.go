@@ -227,7 +227,7 @@ func (t *Tracker) takeProviders() bool {
 	return first
 }
 
-// CheckSoon makes Run read the counters soon, because HasNoFailureLog may have changed. It never
+// CheckSoon makes Run read the counters soon, because EnvoyHasNoFailureLog may have changed. It never
 // blocks.
 func (t *Tracker) CheckSoon() {
 	select {

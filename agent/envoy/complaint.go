@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// logPrefix matches the prefix of a message in Envoy's format or in LogFormat: [epoch]
+// logPrefix matches the prefix of a message in Envoy's format or in logFormat: [epoch]
 // [time][thread][level][component].
 var logPrefix = regexp.MustCompile(`^(\[[^\]]*\]\s*)+`)
 

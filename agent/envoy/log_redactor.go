@@ -46,14 +46,14 @@ var (
 
 // logRedactor removes quotes of the configuration from Envoy's log. Everybody may read the log, but
 // the configuration may contain credentials. The zero value assumes that earlier lines were lost,
-// see MarkGap.
+// see markGap.
 type logRedactor struct {
 	quoting quoting
 	begun   bool // a line outside a quote was read since the last gap
 	// until is the time at which removal ends, of a quote or of lines after a gap that look like a
 	// quote. It is zero until the first line after a gap.
 	until   time.Time
-	leftOut int // removed lines that RemovedLines has not returned yet
+	leftOut int // removed lines that removedLines has not returned yet
 }
 
 // quoting is the kind of quote that continues after the last line, so that the next lines may

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// logFormat returns the value of --log-format for an epoch. ParseLogLine reads this format.
+// logFormat returns the value of --log-format for an epoch. parseLogLine reads this format.
 func logFormat(epoch int) string {
 	return "[Envoy (Epoch " + strconv.Itoa(epoch) + ")] [%Y-%m-%d %T.%e][%t][%l][%n] %v"
 }
@@ -28,7 +28,7 @@ const MaxMessageBytes = 32 << 10
 
 const logTimeLayout = "2006-01-02 15:04:05.000"
 
-// parseLogLine parses a line in the format of LogFormat, or in Envoy's default format, which Envoy
+// parseLogLine parses a line in the format of logFormat, or in Envoy's default format, which Envoy
 // uses before it has parsed its command line. ok is false for other lines. Envoy's times are in the
 // local time zone.
 func parseLogLine(line string) (parsed logLine, ok bool) {

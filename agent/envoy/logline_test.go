@@ -100,7 +100,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// The parser reads the lines of a real Envoy that logs in LogFormat.
+// The parser reads the lines of a real Envoy that logs in logFormat.
 func TestLogOfARealEnvoy(t *testing.T) {
 	began := time.Now().Add(-time.Second)
 	e := start(t, CommandLine{RestartEpoch: 4, OutriderEpoch: 4, LogLevel: "debug"})

@@ -12,10 +12,10 @@ import (
 type adoption struct {
 	// number of the keeper connection; lists that an earlier connection returns are ignored
 	number int
-	call   int // number of the SetKeeper call that waits for the adoption; 0: Run waits for it
+	call   int // number of the setKeeper call that waits for the adoption; 0: Run waits for it
 }
 
-// keeperConnected is the event of a new keeper connection, which Run or SetKeeper has passed.
+// keeperConnected is the event of a new keeper connection, which Run or setKeeper has passed.
 type keeperConnected struct{ call int }
 
 func (e keeperConnected) apply(m *machine) {
@@ -28,7 +28,7 @@ func (e keeperConnected) apply(m *machine) {
 	m.do(listProcesses{m.adoption.number})
 }
 
-// cancelAdoption replies to the SetKeeper call whose adoption is superseded.
+// cancelAdoption replies to the setKeeper call whose adoption is superseded.
 func (m *machine) cancelAdoption() {
 	if m.link == listing && m.adoption.call != 0 {
 		m.reply([]call{{id: m.adoption.call}}, answer{err: errKeeperLost})

@@ -79,7 +79,7 @@ type Admin interface {
 // ServerState is the state that an Envoy reports.
 type ServerState struct {
 	Server       string // state of /server_info, such as "LIVE" or "PRE_INITIALIZING"
-	RestartEpoch int    // --restart-epoch or EpochUnneeded; only valid if Live
+	RestartEpoch int    // --restart-epoch or RestartEpochNotRead; only valid if Live
 	// the gauge listener_manager.workers_started is 1: the listeners accept connections
 	WorkersStarted bool
 }

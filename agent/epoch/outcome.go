@@ -39,7 +39,7 @@ func (m *machine) commit(a *attempt) {
 	m.setLast(p)
 	m.replaceAt, m.backOff.at = time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		// The attempt may be a repair with an older version of lastGood: UpdateSpec may
+		// The attempt may be a repair with an older version of lastGood: updateSpec may
 		// have replaced lastGood while the attempt ran.
 		if !a.repair || m.lastGood == nil || m.lastGood.Digest != a.spec.Digest {
 			m.lastGood = a.spec

@@ -28,7 +28,7 @@ func (h *harness) expectLevel(want string) {
 	}
 }
 
-// differs passes a spec to UpdateSpec, and checks the result: whether the live epoch must
+// differs passes a spec to updateSpec, and checks the result: whether the live epoch must
 // be adjusted to the spec.
 func (h *harness) differs(spec *Spec, want bool) {
 	h.t.Helper()
@@ -37,7 +37,7 @@ func (h *harness) differs(spec *Spec, want bool) {
 	}
 }
 
-// renew passes a spec to UpdateSpec, and checks the result: whether the live epoch must be
+// renew passes a spec to updateSpec, and checks the result: whether the live epoch must be
 // adjusted to the spec. If so, it records the adjustment.
 func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
@@ -92,7 +92,7 @@ func TestRenew_OnlyOfTheSameHash(t *testing.T) {
 	})
 }
 
-// A failed start is retried with the spec that was passed to UpdateSpec in the meantime.
+// A failed start is retried with the spec that was passed to updateSpec in the meantime.
 func TestRenew_OfAFailedStart(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
@@ -104,7 +104,7 @@ func TestRenew_OfAFailedStart(t *testing.T) {
 }
 
 // The note of an epoch contains its last adjustment, so that after a restart of the agent
-// UpdateSpec reports only what still differs.
+// updateSpec reports only what still differs.
 func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
@@ -121,7 +121,7 @@ func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	})
 }
 
-// UpdateSpec reports that the live epoch must be adjusted until RecordAppliedLogLevels
+// updateSpec reports that the live epoch must be adjusted until recordAppliedLogLevels
 // records the adjustment, also after a restart of the agent.
 func TestRenew_DiffersUntilTuned(t *testing.T) {
 	onHost(t, func(h *harness) {
@@ -139,8 +139,8 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 	})
 }
 
-// UpdateSpec does not change the spec of a repair that is starting. Once the repaired epoch
-// is live, UpdateSpec reports that it must be adjusted.
+// updateSpec does not change the spec of a repair that is starting. Once the repaired epoch
+// is live, updateSpec reports that it must be adjusted.
 func TestRenew_DuringARepair(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))

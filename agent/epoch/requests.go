@@ -17,7 +17,7 @@ type call struct {
 type answer struct {
 	result  Result
 	err     error
-	differs bool // result of UpdateSpec: the live epoch must be adjusted
+	differs bool // result of updateSpec: the live epoch must be adjusted
 }
 
 // pending is the request that waits to be started. It has the newest spec and the callers of all
@@ -216,7 +216,7 @@ func (m *machine) abortDraining(numbers []int) bool {
 	return found
 }
 
-// renewed is the event of a call of UpdateSpec.
+// renewed is the event of a call of updateSpec.
 type renewed struct {
 	call call
 	spec *Spec
@@ -249,7 +249,7 @@ func (m *machine) respecify(live *process, spec *Spec) {
 	}
 }
 
-// tuned is the event of a call of RecordAppliedLogLevels.
+// tuned is the event of a call of recordAppliedLogLevels.
 type tuned struct {
 	call call
 	id   string

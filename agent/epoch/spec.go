@@ -30,7 +30,7 @@ type Command struct {
 // pure.
 type Spec struct {
 	// Digest identifies the configuration: specs with equal digests differ only in settings that
-	// need no new epoch, see UpdateSpec.
+	// need no new epoch, see updateSpec.
 	Digest string
 
 	Bootstrap       func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath
@@ -97,7 +97,7 @@ func (r *AttemptError) Error() string {
 	return fmt.Sprintf("epoch %d refused: %s; %s", r.Number, strings.Join(r.Reasons, "; "), serves)
 }
 
-// Unwrap returns the cause: ErrStopping, ErrAborted, or the error because of which the attempt
+// Unwrap returns the cause: ErrStopping, errAborted, or the error because of which the attempt
 // failed.
 func (r *AttemptError) Unwrap() error { return r.cause }
 

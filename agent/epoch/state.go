@@ -78,8 +78,8 @@ type process struct {
 	adminState
 }
 
-// launchState is the spec and the command line with which a process was started. UpdateSpec
-// and RecordAppliedLogLevels replace them.
+// launchState is the spec and the command line with which a process was started. updateSpec
+// and recordAppliedLogLevels replace them.
 type launchState struct {
 	spec    *Spec // for an adopted epoch, before Apply: only the digest and the durations
 	root    int   // number of the first epoch of the process's lineage

@@ -147,7 +147,7 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 }
 
 // Apply requests an epoch with the request's spec and returns once it is live. The error is a
-// *RefusedError, ErrEnded or ctx's error. Requests that arrive while an attempt runs are merged
+// *AttemptError, errEnded or ctx's error. Requests that arrive while an attempt runs are merged
 // into one with the newest spec, and all their callers receive its outcome. If ctx ends, Apply
 // returns, but the request continues.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
@@ -203,9 +203,9 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 
 // updateSpec passes the spec of a new configuration whose digest has not changed, so that
 // no epoch is started for it. Later starts use the new spec, because it may differ in settings that
-// need no new epoch (log levels in the command line, LiveTimeout). UpdateSpec reports
+// need no new epoch (log levels in the command line, LiveTimeout). updateSpec reports
 // whether the live epoch runs with another command line; in this case the caller adjusts the epoch
-// and calls RecordAppliedLogLevels.
+// and calls recordAppliedLogLevels.
 func (s *Supervisor) updateSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err

@@ -67,7 +67,7 @@ type secretStatus struct {
 	condition, sentence string    // "": none
 }
 
-// statuses returns all secrets, including those of SetPresentedCertificates, sorted by name.
+// statuses returns all secrets, including those of SetEnvoyFileCertificates, sorted by name.
 // Callers hold mu.
 func (m *Manager) statuses() []secretStatus {
 	names := slices.Collect(maps.Keys(m.entries))

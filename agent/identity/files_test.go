@@ -187,7 +187,7 @@ func TestFiles_WithoutRootsAreReported(t *testing.T) {
 }
 
 // If the file system of one secret hangs, other secrets are still served, replaced and added. Here
-// Options.EnvoyDenialReason blocks in place of the file system.
+// Options.EnvoyCannotReadReason blocks in place of the file system.
 func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	t.Parallel()
 	var chain []byte

@@ -25,7 +25,7 @@ const recheckInterval = time.Minute
 // names are paths.
 const maxRequested = 1000
 
-// Options of a Manager. Now, Logger and EnvoyDenialReason may be nil.
+// Options of a Manager. Now, Logger and EnvoyCannotReadReason may be nil.
 type Options struct {
 	Settings   Settings
 	Watcher    Watcher // watches the files of all secrets; Manager.Run runs it
@@ -68,7 +68,7 @@ type Manager struct {
 	published  map[string]string              // version in the feed, or absent, by name
 	waiting    map[string]bool                // names of entries refused with errTooMany
 	stats      Stats
-	presented  map[string]*material // see SetPresentedCertificates
+	presented  map[string]*material // see SetEnvoyFileCertificates
 	sealed     stored
 	users      map[string][]string
 }
@@ -238,7 +238,7 @@ func (m *Manager) AuthorityRoots() []*x509.Certificate {
 	return m.withBundles(announced, false)
 }
 
-// Secrets describes all secrets, including those of SetPresentedCertificates, sorted by name.
+// Secrets describes all secrets, including those of SetEnvoyFileCertificates, sorted by name.
 func (m *Manager) Secrets() []SecretInfo {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,7 +19,7 @@ const defaultSocket = "/run/systemd/journal/socket"
 
 // Options configure a Journal.
 type Options struct {
-	Socket   string       // "" = DefaultSocket
+	Socket   string       // "" = defaultSocket
 	Level    slog.Leveler // minimum level
 	Program  string       // SYSLOG_IDENTIFIER of the agent's own lines; Envoy's have "envoy"
 	Instance string       // OUTRIDER_INSTANCE; "" for the agent without an instance name

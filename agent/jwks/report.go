@@ -10,10 +10,10 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// maxReported is the number of key sets that the sentence of CodeUnavailable names.
+// maxReported is the number of key sets that the sentence of ConditionUnavailable names.
 const maxReported = 5
 
-// report raises or clears CodeUnavailable.
+// report raises or clears ConditionUnavailable.
 func (f *Fetcher) report() {
 	f.mu.Lock()
 	severity := condition.Warning

@@ -17,7 +17,7 @@ const (
 	// maxChecks bounds the concurrent checks, including those that wait for an unresponsive file
 	// system.
 	maxChecks = 16
-	// maxRequests bounds the concurrent CheckAccess calls of a client, so that MaxCalls has room
+	// maxRequests bounds the concurrent CheckAccess calls of a client, so that maxCalls has room
 	// for other calls.
 	maxRequests = 8
 )

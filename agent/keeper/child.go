@@ -96,7 +96,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	return c.view(), nil
 }
 
-// maxOwn is the maximum number of addresses in StartSpec.OwnListeners.
+// maxOwn is the maximum number of addresses in StartSpec.OutriderListeners.
 const maxOwn = 16
 
 func checkStart(spec *StartSpec) error {

@@ -28,7 +28,7 @@ type Client struct {
 }
 
 // Dial connects the agent to the keeper that listens on a socket. One agent may be connected at a
-// time. The error is ErrBusy if another agent is connected (*BusyError has its pid), ErrVersion if
+// time. The error is ErrBusy if another agent is connected (*BusyError has its pid), errVersion if
 // the keeper has another protocol version (see Upgrade), ErrNotRunning if no keeper listens.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	return dial(ctx, socket, roleAgent)
@@ -159,7 +159,7 @@ func (c *Client) MeasureProcesses(ctx context.Context, maxAge time.Duration) ([]
 	return processes, nil
 }
 
-// SetNote replaces the agent's note on a process, at most MaxNote bytes. The keeper stores the
+// SetNote replaces the agent's note on a process, at most maxNote bytes. The keeper stores the
 // note until Forget is called for the process.
 func (c *Client) SetNote(ctx context.Context, id string, note json.RawMessage) error {
 	_, err := c.call(ctx, request{Operation: operationAnnotate, ID: id, Note: note})

@@ -25,7 +25,7 @@ func (e *BusyError) Error() string {
 // Is makes errors.Is(err, ErrBusy) true.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// VersionError is an ErrVersion with both versions. Upgrade resolves it if the installed keeper is
+// VersionError is an errVersion with both versions. Upgrade resolves it if the installed keeper is
 // newer than the running one.
 type VersionError struct{ Keeper, Agent int }
 
@@ -34,7 +34,7 @@ func (e *VersionError) Error() string {
 		"of one version, then reload outrider-envoy (SIGUSR2 to the keeper)", e.Keeper, e.Agent)
 }
 
-// Is makes errors.Is(err, ErrVersion) true.
+// Is makes errors.Is(err, errVersion) true.
 func (e *VersionError) Is(target error) bool { return target == errVersion }
 
 // Code classifies refusals of the keeper. Codes are stable and part of the protocol.

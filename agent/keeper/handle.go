@@ -91,7 +91,7 @@ func (s *server) handle(c *connection, r request) {
 }
 
 // call runs work in a goroutine of its own. The context of work ends when the request is cancelled
-// or the connection is lost. At most MaxCalls calls of a connection run at the same time.
+// or the connection is lost. At most maxCalls calls of a connection run at the same time.
 func (s *server) call(c *connection, number uint64, work func(ctx context.Context)) {
 	ctx, end, refusal := c.begin(number)
 	if refusal != nil {

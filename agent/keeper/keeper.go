@@ -106,7 +106,7 @@ type Process struct {
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
 	// TCPConnections counts established TCP connections, including upstream and admin ones.
 	TCPConnections uint64 `json:"connections,omitempty"`
-	// ClientConnections counts connections of clients, TCP or Unix, without those of OwnListeners.
+	// ClientConnections counts connections of clients, TCP or Unix, without those of OutriderListeners.
 	// It is the number that users see and that a reload or a stop waits for.
 	ClientConnections uint64 `json:"downstream,omitempty"`
 	// HasListeners reports whether the process has an open socket of a TCP or UDP listener.
@@ -142,7 +142,7 @@ type Event struct {
 
 // RunResult is the result of a short command.
 type RunResult struct {
-	Stdout, Stderr []byte // at most MaxOutput each
+	Stdout, Stderr []byte // at most maxOutput each
 	Truncated      bool   // the output was longer
 	Exit           Exit
 	TimedOut       bool // the command was killed at its time-out

@@ -82,7 +82,7 @@ func (s *server) removeAdminSocket(dead *child) {
 	_ = removeSocket(adminSocket(s.info.Folder, dead.process.EpochNumber))
 }
 
-// forgetOldest removes the oldest exited processes from the list while it has more than MaxExits.
+// forgetOldest removes the oldest exited processes from the list while it has more than maxExits.
 func (s *server) forgetOldest() {
 	exits := s.find(func(c *child) bool { return !c.lives() })
 	for len(exits) > maxExits {

@@ -89,7 +89,7 @@ type output struct {
 	truncated bool
 }
 
-// collect reads to the end and returns the first MaxOutput bytes.
+// collect reads to the end and returns the first maxOutput bytes.
 func collect(file *os.File) <-chan output {
 	result := make(chan output, 1)
 	go func() {

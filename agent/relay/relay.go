@@ -14,7 +14,7 @@
 // answers from the Cache. Its next upstream stream then starts from the resources that Envoy has.
 //
 // The agent's own traffic uses the same streams: a Subscription receives the responses of its type
-// (Options.Subscriptions), Server.ReportToUpstream sends a request such as the workload's health.
+// (Options.Subscriptions), Server.ReportHealthToUpstream sends a request such as the workload's health.
 //
 // Queues are bounded: a session holds one response, and two more with extension configurations. It
 // does not read from the upstream server while Envoy does not read from it. If the upstream server
@@ -105,7 +105,7 @@ type Server struct {
 	latest   *session // session that opened its upstream stream last; nil after its end
 	// EndAllButLatestStream was called, so only the session latest may reconnect
 	leaving   bool
-	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see ReportToUpstream
+	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see ReportHealthToUpstream
 	shown     Status
 	away      away // current text of conditionAway
 	unused    map[string]UnusedAddress

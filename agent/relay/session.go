@@ -49,7 +49,7 @@ type session struct {
 
 	// receives a value when Server.Configure has changed the upstream server
 	reconfigured chan struct{}
-	announce     chan struct{} // receives a value when Server.ReportToUpstream has a new announcement
+	announce     chan struct{} // receives a value when Server.ReportHealthToUpstream has a new announcement
 	query        chan chan<- []TypeStatus
 	// receives a value when the session must reconnect because another one has ended; see
 	// session.renew

@@ -40,7 +40,7 @@ func (s *Server) ReportHealthToUpstream(typeURL string, problem *rpcstatus.Statu
 }
 
 // subscribe sends, on a stream to the upstream server that was just opened, the requests of the
-// agent itself: its subscriptions, and its reports (see ReportToUpstream). Without such a stream,
+// agent itself: its subscriptions, and its reports (see ReportHealthToUpstream). Without such a stream,
 // it passes cached resources to the subscriptions.
 func (s *session) subscribe() error {
 	switch {

@@ -138,7 +138,7 @@ func (r *Resource) encodedDeltaResource() []byte { return r.encoded[r.delta:] }
 // modify it.
 func (r *Resource) EncodedAny() []byte { return r.encoded[r.any:] }
 
-// EncodedDeltaResponseField returns EncodedDeltaResource preceded by the tag and length of the
+// EncodedDeltaResponseField returns encodedDeltaResource preceded by the tag and length of the
 // field "resources" of a DeltaDiscoveryResponse. An encoded response consists of its other fields
 // and the EncodedDeltaResponseField of each of its resources. Callers must not modify the result.
 func (r *Resource) EncodedDeltaResponseField() []byte { return r.encoded }

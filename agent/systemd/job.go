@@ -86,7 +86,7 @@ func unitOf(content string) (string, error) {
 }
 
 // CurrentJob returns the current systemd job of the agent's unit. If systemd does not reply, it
-// retries for half of StopTimeout. If there is no job, no bus or no reply, it returns JobStop and
+// retries for half of stopTimeout. If there is no job, no bus or no reply, it returns JobStop and
 // an error with the reason.
 func (m Manager) CurrentJob(ctx context.Context) (UnitJob, error) {
 	return m.jobWithin(ctx,

@@ -9,7 +9,7 @@ import (
 )
 
 // WaitForRateLimit blocks until a client may open a stream, or make a call of a service of
-// Options.RegisterServices. For a client that is connected through LimitTCP, it is called twice:
+// Options.RegisterServices. For a client that is connected through LimitConnections, it is called twice:
 // before authentication only the rate of the client's address is limited, later
 // also the rate of all clients. The error is a gRPC status.
 func (s *Server) WaitForRateLimit(ctx context.Context, client Peer,

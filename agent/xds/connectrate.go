@@ -36,7 +36,7 @@ type connectRates struct {
 const maxRates = 4096
 
 // of returns the rate of a client's address. There is no limit for clients that are not connected
-// through LimitTCP.
+// through LimitConnections.
 func (c *connectRates) of(client Peer) *connectRate {
 	if c.perSecond <= 0 || client.connection == nil {
 		return &connectRate{}

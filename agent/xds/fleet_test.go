@@ -308,7 +308,7 @@ func (b *busyObserver) OnPush(Stream, Push) {
 }
 
 // TestServer_Concurrency publishes a change for many streams. The number of responses that are
-// built simultaneously is Options.MaxConcurrentBuilds, or GOMAXPROCS if that is not set.
+// built simultaneously is Options.MaxConcurrentResponseBuilds, or GOMAXPROCS if that is not set.
 func TestServer_Concurrency(t *testing.T) {
 	for set, want := range map[int]int64{2: 2, 0: int64(runtime.GOMAXPROCS(0))} {
 		t.Run(fmt.Sprint(set), func(t *testing.T) { testConcurrency(t, set, want) })

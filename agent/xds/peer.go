@@ -33,7 +33,7 @@ type Peer struct {
 	UserAgent string
 	// Identity is the SPIFFE ID that Options.Admit has determined; "": none.
 	Identity string
-	// connection is not nil if a listener of LimitTCP accepted the connection. It then counts
+	// connection is not nil if a listener of LimitConnections accepted the connection. It then counts
 	// against the limits of that listener.
 	connection *admission.Conn
 }
@@ -41,7 +41,7 @@ type Peer struct {
 const maxUserAgent = 128 // bytes
 
 // ClientKey returns the key by which limits count a client. A client that is not connected through
-// LimitTCP counts as root.
+// LimitConnections counts as root.
 func (p Peer) ClientKey() admission.ClientKey {
 	if p.connection == nil {
 		return admission.ClientKey{}

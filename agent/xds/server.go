@@ -85,7 +85,7 @@ type Options struct {
 	// MaxStreamsPerIdentity bounds the concurrent streams of one Peer.Identity; 0: MaxStreams.
 	MaxStreamsPerIdentity int
 	// ConnectsPerSecond bounds the number of new streams; further ones wait for up to a second, or
-	// are refused; 0: no bound. One client address may use half of it on a listener of LimitTCP,
+	// are refused; 0: no bound. One client address may use half of it on a listener of LimitConnections,
 	// where streams that Admit refuses count for their address only.
 	ConnectsPerSecond int
 	// MaxConcurrentResponseBuilds bounds how many responses are built simultaneously; 0: no bound. Sending

@@ -3,7 +3,7 @@
 //
 // There are four sources, and a merge that applies to all of them:
 //
-//	BuildBootstrap, EncodeJSON  bootstrap.Input
+//	buildBootstrap, encodeJSON  bootstrap.Input
 //	expand                      a user's text/template, whose data have Istio's names
 //	custom                      a user's complete bootstrap
 //	fromUpstream                the upstream server's bootstrap, plus Outrider's own parts

@@ -17,7 +17,7 @@ const maxRendered = 64 << 20
 var templatePosition = regexp.MustCompile(
 	`^template: [^:]*:(\d+)(?::\d+)?: (?:executing "[^"]*" at )?`)
 
-// expand executes a user's template (text/template) with TemplateData and returns its output, JSON
+// expand executes a user's template (text/template) with templateData and returns its output, JSON
 // or YAML. An unknown name is an error. Additional functions are toJSON (also
 // toJson), join and split. Errors are of type *Error.
 func expand(file string, content []byte, in bootstrap.Input) (*value, error) {

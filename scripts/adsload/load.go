@@ -202,7 +202,7 @@ func (l *Load) WatchContent(typeURL string, bytes []byte) *ContentWatch {
 	return l.mark(-1, typeURL, bytes)
 }
 
-// WatchContentAtClient is like WatchBytes for a single client.
+// WatchContentAtClient is like WatchContent for a single client.
 func (l *Load) WatchContentAtClient(client int, typeURL string, bytes []byte) *ContentWatch {
 	return l.mark(client, typeURL, bytes)
 }

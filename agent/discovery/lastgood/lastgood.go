@@ -38,7 +38,7 @@ type State struct {
 	PolicyCountsByFile map[string]int
 	// PolicyLocationsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile may be
 	// incomplete: the state file could not be read, the state was too large to be stored, or
-	// PolicyRecordsIncomplete was set in an earlier State and some paths have not been found since.
+	// PolicyLocationsIncomplete was set in an earlier State and some paths have not been found since.
 	PolicyLocationsIncomplete bool
 	// WriterRefusedUnknownFilterFields reports that there are EnvoyFilters and that the agent that wrote
 	// the State refuses unknown fields in them. Older agents accepted unknown fields.
@@ -182,7 +182,7 @@ func read(path string) ([]byte, error) {
 
 // Write atomically replaces the file by one with mode 0600, because objects may contain secrets. An
 // empty state removes the file. If the encoded state exceeds maxBytes, Write returns an error and
-// stores only PolicyRecordsIncomplete, and PolicyFolderInodes and PolicyCountsByFile if these fit.
+// stores only PolicyLocationsIncomplete, and PolicyFolderInodes and PolicyCountsByFile if these fit.
 func Write(path string, state State) error {
 	if state.IsEmpty() && !state.PolicyLocationsIncomplete {
 		return remove(path)
@@ -287,7 +287,7 @@ func (r Record) object(namespace string,
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
 		return nil, fmt.Errorf("decode the spec: %w", err)
 	}
-	// Records of older agents do not contain NamesNamespace. Their objects probably have no
+	// Records of older agents do not contain ExplicitNamespace. Their objects probably have no
 	// namespace of their own if they are in the default one.
 	defaulted := r.Namespace == namespace
 	if r.ExplicitNamespace != nil {

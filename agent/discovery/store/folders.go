@@ -47,7 +47,7 @@ func (s *Store) PolicyFolderInodes() map[string]uint64 {
 
 // PolicyLocationsIncomplete reports whether PolicyFolderInodes and PolicyCountsByFile may be
 // incomplete, because those of an earlier store were lost and not all paths were found since. It is
-// Options.PolicyRecordsIncomplete of the next store.
+// Options.PolicyLocationsIncomplete of the next store.
 func (s *Store) PolicyLocationsIncomplete() bool { return s.options.PolicyLocationsIncomplete }
 
 // countPolicies updates the number of files with policies of a directory after a file has changed
@@ -88,7 +88,7 @@ func (s *Store) expectFolders(inodes map[string]uint64) {
 
 // suspect marks as missing the empty directories below the configured path root, and the links
 // without a target: policies may be on a file system that is not mounted there. It does so once per
-// path, and only with Options.PolicyRecordsIncomplete, when the store does not know which
+// path, and only with Options.PolicyLocationsIncomplete, when the store does not know which
 // directories had policies.
 func (s *Store) suspect(root string, found map[string]folderID, links []string) {
 	if _, ok := found[root]; !ok || !s.suspicious[root] {

@@ -35,7 +35,7 @@ type Options struct {
 	// version, unless an earlier one is known.
 	TolerateUnknownFields bool
 
-	// AwaitPaths makes it an error (see UnknownPoliciesProblem) if a path, or one of
+	// AwaitPaths makes it an error (see PoliciesIncompleteProblem) if a path, or one of
 	// PolicyFolderInodes, is missing or cannot be listed: its file system may not be mounted yet.
 	// The error ends once the path is listed.
 	AwaitPaths bool
@@ -64,7 +64,7 @@ type Options struct {
 	Sources []string
 
 	// RequiredSources are the members of Sources whose policies are unknown until they have
-	// delivered their complete state once; see UnknownPoliciesProblem.
+	// delivered their complete state once; see PoliciesIncompleteProblem.
 	RequiredSources []string
 
 	// MissingPaths are paths that were away in an earlier store (Store.MissingPaths) and whose
@@ -94,7 +94,7 @@ type Store struct {
 	// directories that may have policies and were not found yet; each has a problem from the first
 	// scan on
 	missing    map[string]object.Problem
-	suspicious map[string]bool // with PolicyRecordsIncomplete: Options.Paths not found yet
+	suspicious map[string]bool // with PolicyLocationsIncomplete: Options.Paths not found yet
 	// problems of paths that are away
 	away map[string]object.Problem
 	// for the next Load: what was in force, by key, before New restored the objects below

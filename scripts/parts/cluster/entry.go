@@ -76,7 +76,7 @@ func (c *Cluster) AwaitWorkloadEntryHealth(t testing.TB, limit time.Duration,
 	return e
 }
 
-// UIDAndHealth returns the UID and the Health, as a state for WatchEntry.
+// UIDAndHealth returns the UID and the Health, as a state for WatchWorkloadEntry.
 func (e WorkloadEntry) UIDAndHealth() string { return e.Metadata.UID + " " + e.Health() }
 
 // WatchWorkloadEntry watches a WorkloadEntry until stop is called. stop returns the sequence of its states,

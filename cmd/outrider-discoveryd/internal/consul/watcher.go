@@ -35,7 +35,7 @@ type watcher struct {
 	// lists of the checks in the states critical and warning
 	checks   [2]chan answer[api.HealthChecks]
 	listings chan answer[api.KVPairs] // lists of the registered workloads
-	accept   chan struct{}            // a signal from Registry.RemoveRetained
+	accept   chan struct{}            // a signal from Registry.RemoveRetainedInputs
 
 	listed   bool                // a list of the services' names has been received
 	complete bool                // all services have been read

@@ -45,7 +45,7 @@ type Options struct {
 // its registries. It implements source.Source.
 type Source struct {
 	options Options
-	accept  chan struct{} // a signal from RemoveRetained
+	accept  chan struct{} // a signal from RemoveRetainedInputs
 
 	mu     sync.Mutex // guards status and failed
 	status source.Status

@@ -24,7 +24,7 @@ const (
 // concurrent use.
 type Limiter struct {
 	mu sync.Mutex
-	// time from which an identity's next request does not exceed RequestsPerIdentity
+	// time from which an identity's next request does not exceed RequestsPerSecondPerIdentity
 	next  map[string]time.Time
 	swept time.Time // last removal of identities without recent requests
 }
