@@ -46,10 +46,10 @@ func lastClosed(path string) *capture.Settings {
 	return &s
 }
 
-// RejectConnectionsUntilEnvoyServes makes outrider-capture reject the connections that it would capture, until
-// Envoy serves. It does nothing unless [capture] fail or fail_inbound is closed. If the
-// configuration is invalid, it uses the settings that the last start stored, if any, for inbound
-// connections.
+// RejectConnectionsUntilEnvoyServes makes outrider-capture reject the connections that it would
+// capture, until Envoy serves. It does nothing unless [capture] fail or fail_inbound is closed. If
+// the configuration is invalid, it uses the settings that the last start stored, if any, for
+// inbound connections.
 func RejectConnectionsUntilEnvoyServes(ctx context.Context, options Options) error {
 	options.Config.CheckOnly = true // systemd passes credentials to the agent's unit only
 	options.Config.UnreadableReason = unreadable

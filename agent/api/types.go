@@ -229,8 +229,8 @@ type ReloadResult struct {
 	PreviousEpoch *int          `json:"previous,omitempty"` // epoch that served before
 	Epoch         *int          `json:"epoch,omitempty"`    // epoch that serves now
 	StartMode     string        `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	// StartedUnneededEpoch reports whether the new epoch was started although no change required it,
-	// because [reload] on_request is "always".
+	// StartedUnneededEpoch reports whether the new epoch was started although no change required
+	// it, because [reload] on_request is "always".
 	StartedUnneededEpoch bool `json:"on_request,omitempty"`
 	// Changes are the configuration keys that this reload changed.
 	Changes []Change `json:"changes,omitempty"`

@@ -117,8 +117,8 @@ func (r *UserAccess) ReadDenialReason(path string) string {
 	return r.explain(path, found, false)
 }
 
-// ReadDenialReasonOfOpenedFile is like ReadDenialReason for a file that the agent has opened. It also
-// refuses if the access is unknown, or if the path now leads to another file.
+// ReadDenialReasonOfOpenedFile is like ReadDenialReason for a file that the agent has opened. It
+// also refuses if the access is unknown, or if the path now leads to another file.
 func (r *UserAccess) ReadDenialReasonOfOpenedFile(file *os.File) string {
 	if r.uid == 0 {
 		return ""

@@ -100,8 +100,8 @@ func (c *Config) Claims() []HostClaim {
 	return claims
 }
 
-// AgentDefinedEnvoyListeners returns the addresses of the listeners that Outrider adds to Envoy: for
-// readiness and metrics.
+// AgentDefinedEnvoyListeners returns the addresses of the listeners that Outrider adds to Envoy:
+// for readiness and metrics.
 func (c *Config) AgentDefinedEnvoyListeners() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, claim := range c.listening() {

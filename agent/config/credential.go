@@ -12,8 +12,8 @@ const credentialPrefix = "credential:"
 // ("credential:NAME"). Load leaves references unresolved only with Options.CheckOnly.
 func IsCredential(path string) bool { return strings.HasPrefix(path, credentialPrefix) }
 
-// IsInCredentialsDir reports whether path is in systemd's credentials directory, which is never written
-// to disk.
+// IsInCredentialsDir reports whether path is in systemd's credentials directory, which is never
+// written to disk.
 func (l *Loaded) IsInCredentialsDir(path string) bool {
 	return l.credentials != "" && filepath.Dir(path) == filepath.Clean(l.credentials)
 }

@@ -66,7 +66,8 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 	}
 }
 
-// TestAwait_NotWithoutIdentity: without Options.AwaitFileListing, a missing path does not delay serving.
+// TestAwait_NotWithoutIdentity: without Options.AwaitFileListing, a missing path does not delay
+// serving.
 func TestAwait_NotWithoutIdentity(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{filepath.Join(t.TempDir(), "none")}})
 	if why := server.ResourcesWithheldReason(); why != "" {

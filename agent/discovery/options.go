@@ -35,9 +35,9 @@ type Options struct {
 	// NewFleetServer.
 	SeparateViewsByAddress bool
 
-	// AwaitFileListing makes the server withhold all resources until each of Files, and each directory
-	// that had policies in an earlier run, was listed once since the start. A path that is missing
-	// may contain policies.
+	// AwaitFileListing makes the server withhold all resources until each of Files, and each
+	// directory that had policies in an earlier run, was listed once since the start. A path that
+	// is missing may contain policies.
 	AwaitFileListing bool
 
 	// LastGoodFile is the file (mode 0600) with the last good versions of objects whose newest
@@ -49,8 +49,8 @@ type Options struct {
 	// accepted versions. "": refusals are not stored.
 	RefusalFile string
 
-	// KeySetCacheFile is the file (mode 0600) with the fetched key sets of RequestAuthentications. "":
-	// after a start, no key set is known until it was fetched.
+	// KeySetCacheFile is the file (mode 0600) with the fetched key sets of RequestAuthentications.
+	// "": after a start, no key set is known until it was fetched.
 	KeySetCacheFile string
 	KeySetRefresh   time.Duration // interval at which key sets are fetched again; 0: 20 minutes
 
@@ -58,8 +58,8 @@ type Options struct {
 	// resources. If it is false, the clients are agents that fetch modules themselves, as istiod's
 	// clients do.
 	FetchWasmModules bool
-	// WasmModuleCacheFile is the file (mode 0600) with the fetched modules. "": after a start, no module
-	// is known until it was fetched.
+	// WasmModuleCacheFile is the file (mode 0600) with the fetched modules. "": after a start, no
+	// module is known until it was fetched.
 	WasmModuleCacheFile string
 
 	// TypedConfigs checks typed_configs of EnvoyFilters whose types are not linked into this

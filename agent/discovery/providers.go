@@ -8,10 +8,10 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// ExtensionProvidersByCluster describes the extension providers of MeshConfig for messages, by the cluster
-// of their service: "provider zipkin (/etc/mesh.yaml:3)" has the name and the line of the provider.
-// If several providers use one cluster, it has all names and the line of the first provider.
-// Providers without a service in the mesh are omitted.
+// ExtensionProvidersByCluster describes the extension providers of MeshConfig for messages, by the
+// cluster of their service: "provider zipkin (/etc/mesh.yaml:3)" has the name and the line of the
+// provider. If several providers use one cluster, it has all names and the line of the first
+// provider. Providers without a service in the mesh are omitted.
 func (s *Server) ExtensionProvidersByCluster() map[string]string {
 	s.mu.Lock()
 	services := translate.ExtensionProviderClusters(s.config.world)

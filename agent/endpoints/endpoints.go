@@ -139,8 +139,8 @@ type Options struct {
 	// RequestsWithoutEndpoint returns, by cluster, how many requests of the live epoch found no
 	// healthy endpoint.
 	RequestsWithoutEndpoint func(ctx context.Context) (map[string]uint64, error)
-	// EnvoyHasNoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
-	// counters show them.
+	// EnvoyHasNoFailureLog reports whether Envoy's listeners have no log of failures, so that only
+	// the counters show them.
 	EnvoyHasNoFailureLog func() bool
 	// ProvidersByCluster returns the providers of MeshConfig, for display, by the cluster of their
 	// service. Requests that Envoy itself sends to these services are not in the log of failures.
@@ -227,8 +227,8 @@ func (t *Tracker) takeProviders() bool {
 	return first
 }
 
-// CheckSoon makes Run read the counters soon, because EnvoyHasNoFailureLog may have changed. It never
-// blocks.
+// CheckSoon makes Run read the counters soon, because EnvoyHasNoFailureLog may have changed. It
+// never blocks.
 func (t *Tracker) CheckSoon() {
 	select {
 	case t.wake <- struct{}{}:

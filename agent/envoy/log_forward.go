@@ -76,8 +76,8 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 	f.reportRedacted(reader.redactor.removedLines(false), batch.Epoch)
 }
 
-// EndEpochLog ends the log of an epoch. The epoch's last lines may still follow, because its exit may
-// be reported before them.
+// EndEpochLog ends the log of an epoch. The epoch's last lines may still follow, because its exit
+// may be reported before them.
 func (f *LogForwarder) EndEpochLog(id string, epoch int) {
 	if reader := f.readers[id]; reader != nil {
 		f.reportRedacted(reader.redactor.removedLines(true), epoch)

@@ -42,8 +42,8 @@ func (a *Admin) stats(ctx context.Context, kind, filter string) (map[string]uint
 	return stats, nil
 }
 
-// ActiveTraffic is the number of open connections and requests of an epoch. It does not count those of
-// the admin interface and of Outrider's own listeners.
+// ActiveTraffic is the number of open connections and requests of an epoch. It does not count those
+// of the admin interface and of Outrider's own listeners.
 type ActiveTraffic struct {
 	Connections uint64 // from clients
 	Requests    uint64 // HTTP requests in flight, including upgraded connections (WebSocket)
@@ -75,8 +75,8 @@ var (
 	ownPorts     = []string{"_15021", "_15090"}
 )
 
-// ActiveTraffic returns the epoch's activity. If all fields are zero, the epoch can be ended without
-// losing requests. An Envoy whose stats matcher excludes downstream_cx_active and
+// ActiveTraffic returns the epoch's activity. If all fields are zero, the epoch can be ended
+// without losing requests. An Envoy whose stats matcher excludes downstream_cx_active and
 // downstream_rq_active always appears idle.
 func (a *Admin) ActiveTraffic(ctx context.Context) (ActiveTraffic, error) {
 	stats, err := a.Stats(ctx, activityFilter)

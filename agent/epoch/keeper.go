@@ -84,8 +84,8 @@ type ServerState struct {
 	WorkersStarted bool
 }
 
-// RestartEpochNotRead is the RestartEpoch of a ServerState if no other running epoch has the same admin
-// address, so that the epoch that answers is certain.
+// RestartEpochNotRead is the RestartEpoch of a ServerState if no other running epoch has the same
+// admin address, so that the epoch that answers is certain.
 const RestartEpochNotRead = -1
 
 // Live reports whether Envoy serves. DRAINING means that /healthcheck/fail was called: Envoy still

@@ -34,7 +34,8 @@ func overlap(at netip.Addr, ipv4 bool, s sockdiag.Socket) bool {
 	return at.IsUnspecified() && ipv4
 }
 
-// DescribeSocketOwner describes the owner of a socket: "nginx (pid 12, nginx.service) of user root".
+// DescribeSocketOwner describes the owner of a socket: "nginx (pid 12, nginx.service) of user
+// root".
 func (h Host) DescribeSocketOwner(s sockdiag.Socket) string {
 	return fmt.Sprintf("%s of user %s", cmp.Or(h.ListenerProgram(s), "a program"), userName(s.UID))
 }

@@ -32,9 +32,9 @@ type Options struct {
 	Conditions *condition.Registry
 	Logger     *slog.Logger
 	Now        func() time.Time // the wall clock
-	// EnvoyCannotReadReason returns why Envoy's user cannot read an open file, "" if it certainly can.
-	// The Manager serves a file that Envoy requests by its path only if Envoy could read the file
-	// itself: Envoy must not gain access through the agent's permissions.
+	// EnvoyCannotReadReason returns why Envoy's user cannot read an open file, "" if it certainly
+	// can. The Manager serves a file that Envoy requests by its path only if Envoy could read the
+	// file itself: Envoy must not gain access through the agent's permissions.
 	EnvoyCannotReadReason func(*os.File) string
 	// UnreadableReason returns why the agent cannot read a path, and the fix; "" if that is
 	// unknown. It may block. nil: always unknown.

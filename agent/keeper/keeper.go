@@ -67,8 +67,8 @@ type StartSpec struct {
 	ID string `json:"id"`
 	// RestartEpoch is Envoy's --restart-epoch (without hot restart, any number).
 	RestartEpoch int `json:"epoch"`
-	// EpochNumber is the number of the epoch that the status shows and log lines contain. It is unique
-	// across lineages.
+	// EpochNumber is the number of the epoch that the status shows and log lines contain. It is
+	// unique across lineages.
 	EpochNumber int    `json:"number"`
 	Lineage     int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
 	Path        string `json:"path"`              // absolute path of the binary
@@ -78,8 +78,8 @@ type StartSpec struct {
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
 	Note       json.RawMessage `json:"note,omitempty"`
-	// OutriderListeners are the addresses of the listeners in this Envoy that Outrider adds, for metrics
-	// and readiness. Connections to them do not count as those of clients.
+	// OutriderListeners are the addresses of the listeners in this Envoy that Outrider adds, for
+	// metrics and readiness. Connections to them do not count as those of clients.
 	OutriderListeners []netip.AddrPort `json:"own,omitempty"`
 }
 
@@ -106,8 +106,8 @@ type Process struct {
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
 	// TCPConnections counts established TCP connections, including upstream and admin ones.
 	TCPConnections uint64 `json:"connections,omitempty"`
-	// ClientConnections counts connections of clients, TCP or Unix, without those of OutriderListeners.
-	// It is the number that users see and that a reload or a stop waits for.
+	// ClientConnections counts connections of clients, TCP or Unix, without those of
+	// OutriderListeners. It is the number that users see and that a reload or a stop waits for.
 	ClientConnections uint64 `json:"downstream,omitempty"`
 	// HasListeners reports whether the process has an open socket of a TCP or UDP listener.
 	HasListeners bool `json:"listening,omitempty"`

@@ -14,7 +14,8 @@
 // answers from the Cache. Its next upstream stream then starts from the resources that Envoy has.
 //
 // The agent's own traffic uses the same streams: a Subscription receives the responses of its type
-// (Options.Subscriptions), Server.ReportHealthToUpstream sends a request such as the workload's health.
+// (Options.Subscriptions), Server.ReportHealthToUpstream sends a request such as the workload's
+// health.
 //
 // Queues are bounded: a session holds one response, and two more with extension configurations. It
 // does not read from the upstream server while Envoy does not read from it. If the upstream server

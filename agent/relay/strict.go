@@ -23,9 +23,9 @@ type strictPorts struct {
 	rest bool
 }
 
-// StrictMTLSPorts returns a function that reports for a port: whether all inbound filter chains that an
-// Envoy accepted last demand a client certificate (strict), and whether the port has filter chains
-// of its own (ownPort). policy is always zero, because the upstream server does not send the
+// StrictMTLSPorts returns a function that reports for a port: whether all inbound filter chains
+// that an Envoy accepted last demand a client certificate (strict), and whether the port has filter
+// chains of its own (ownPort). policy is always zero, because the upstream server does not send the
 // policy. StrictMTLSPorts returns nil if no port demands client certificates.
 func (s *Server) StrictMTLSPorts() func(port uint16) (policy from.Origin, strict, ownPort bool) {
 	p := s.strict.Load()

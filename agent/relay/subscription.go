@@ -23,10 +23,10 @@ type Subscription struct {
 	Apply func(resources []*anypb.Any, removed []string) error
 }
 
-// ReportHealthToUpstream makes the agent send a request without resource names on each stream to the
-// upstream server: on open streams immediately, and on later ones after Envoy's first request for
-// listeners. problem is the error detail of the request; nil: none. A later call with the same type
-// replaces the request. In this way the agent reports the workload's health to istiod.
+// ReportHealthToUpstream makes the agent send a request without resource names on each stream to
+// the upstream server: on open streams immediately, and on later ones after Envoy's first request
+// for listeners. problem is the error detail of the request; nil: none. A later call with the same
+// type replaces the request. In this way the agent reports the workload's health to istiod.
 func (s *Server) ReportHealthToUpstream(typeURL string, problem *rpcstatus.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,8 +40,8 @@ func (s *Server) ReportHealthToUpstream(typeURL string, problem *rpcstatus.Statu
 }
 
 // subscribe sends, on a stream to the upstream server that was just opened, the requests of the
-// agent itself: its subscriptions, and its reports (see ReportHealthToUpstream). Without such a stream,
-// it passes cached resources to the subscriptions.
+// agent itself: its subscriptions, and its reports (see ReportHealthToUpstream). Without such a
+// stream, it passes cached resources to the subscriptions.
 func (s *session) subscribe() error {
 	switch {
 	// Wait for Envoy's first request for listeners. On the stream of a client with another node,

@@ -9,9 +9,9 @@ import (
 )
 
 // WaitForRateLimit blocks until a client may open a stream, or make a call of a service of
-// Options.RegisterServices. For a client that is connected through LimitConnections, it is called twice:
-// before authentication only the rate of the client's address is limited, later
-// also the rate of all clients. The error is a gRPC status.
+// Options.RegisterServices. For a client that is connected through LimitConnections, it is called
+// twice: before authentication only the rate of the client's address is limited, later also the
+// rate of all clients. The error is a gRPC status.
 func (s *Server) WaitForRateLimit(ctx context.Context, client Peer,
 	authenticated bool) (err error) {
 	limited := client.connection != nil

@@ -29,9 +29,9 @@ func WithFleetLimits(options Options) Options {
 	return options
 }
 
-// LimitConnections limits the connections of a TCP listener. When the limit is reached, it closes the
-// connection that has been idle longest among those on which no client was admitted yet. It never
-// closes connections of admitted clients.
+// LimitConnections limits the connections of a TCP listener. When the limit is reached, it closes
+// the connection that has been idle longest among those on which no client was admitted yet. It
+// never closes connections of admitted clients.
 func LimitConnections(inner net.Listener) net.Listener {
 	limits := admission.Limits{Total: fleetConnections, PerKey: fleetConnections / 2}
 	return limitTCP(inner, admission.NewPool(limits), admission.NewPool(limits))

@@ -33,8 +33,8 @@ type Peer struct {
 	UserAgent string
 	// Identity is the SPIFFE ID that Options.Admit has determined; "": none.
 	Identity string
-	// connection is not nil if a listener of LimitConnections accepted the connection. It then counts
-	// against the limits of that listener.
+	// connection is not nil if a listener of LimitConnections accepted the connection. It then
+	// counts against the limits of that listener.
 	connection *admission.Conn
 }
 

@@ -65,8 +65,9 @@ func (st *stream) take(sent bool) (due *frame, mayBlock bool, err error) {
 	return due, mayBlock, nil
 }
 
-// respond returns the response that is due; nil if there is none. If Options.MaxConcurrentResponseBuilds is
-// set, it first waits until fewer streams than that are building a response.
+// respond returns the response that is due; nil if there is none. If
+// Options.MaxConcurrentResponseBuilds is set, it first waits until fewer streams than that are
+// building a response.
 func (st *stream) respond(now time.Time) *response {
 	if turns := st.server.turns; turns != nil {
 		turns <- struct{}{}

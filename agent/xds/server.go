@@ -85,11 +85,11 @@ type Options struct {
 	// MaxStreamsPerIdentity bounds the concurrent streams of one Peer.Identity; 0: MaxStreams.
 	MaxStreamsPerIdentity int
 	// ConnectsPerSecond bounds the number of new streams; further ones wait for up to a second, or
-	// are refused; 0: no bound. One client address may use half of it on a listener of LimitConnections,
-	// where streams that Admit refuses count for their address only.
+	// are refused; 0: no bound. One client address may use half of it on a listener of
+	// LimitConnections, where streams that Admit refuses count for their address only.
 	ConnectsPerSecond int
-	// MaxConcurrentResponseBuilds bounds how many responses are built simultaneously; 0: no bound. Sending
-	// is not bounded, so that a client that does not read delays no other one.
+	// MaxConcurrentResponseBuilds bounds how many responses are built simultaneously; 0: no bound.
+	// Sending is not bounded, so that a client that does not read delays no other one.
 	MaxConcurrentResponseBuilds int
 	// MaxUnansweredBytes bounds the total size of responses that a client has not answered. If it
 	// is exceeded when the next response is due, the stream ends; 0: no bound.

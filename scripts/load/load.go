@@ -21,8 +21,8 @@ import (
 
 // Config configures a run. Zero values, except for the addresses, mean the standard load.
 type Config struct {
-	// HTTPAddress is the address for the classes ka and nc: host:port, or the path of a Unix socket; "":
-	// neither.
+	// HTTPAddress is the address for the classes ka and nc: host:port, or the path of a Unix
+	// socket; "": neither.
 	HTTPAddress  string `json:"http"`
 	HTTP2Address string `json:"http2"` // address for class h2; "": no such requests
 	TCPAddress   string `json:"tcp"`   // address for class tcp; "": no such connections

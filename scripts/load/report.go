@@ -18,8 +18,8 @@ type Report struct {
 	Lost      int           `json:"lost"`  // not answered correctly, without Retriable
 	Retriable int           `json:"reuse"` // see OutcomeRetriable
 	Duration  time.Duration `json:"duration"`
-	// MaxSendDelay is the maximum delay with which the generator itself sent a request. The latencies
-	// include such delays.
+	// MaxSendDelay is the maximum delay with which the generator itself sent a request. The
+	// latencies include such delays.
 	MaxSendDelay time.Duration          `json:"stall"`
 	Classes      map[string]ClassResult `json:"classes"`
 	Seconds      []SecondResult         `json:"seconds"`

@@ -55,8 +55,8 @@ type Options struct {
 	BindMounts []string
 	// WritableBindMounts is like BindMounts, but the mounts are writable.
 	WritableBindMounts []string
-	// NetworkNamespace is the file of the network namespace to use, which must exist until Close; "": a new
-	// one with loopback only.
+	// NetworkNamespace is the file of the network namespace to use, which must exist until Close;
+	// "": a new one with loopback only.
 	NetworkNamespace string
 	// AllowedSystemCalls lists system calls that are allowed in addition to systemd-nspawn's
 	// default: names, or groups (systemd.exec(5)).

@@ -20,8 +20,8 @@ func Eventually(t testing.TB, limit time.Duration, what string, holds func() boo
 	}
 }
 
-// EventuallyWithObservation is like Eventually for a condition that also returns what it observed. A failure
-// prints the last observation.
+// EventuallyWithObservation is like Eventually for a condition that also returns what it observed.
+// A failure prints the last observation.
 func EventuallyWithObservation(t testing.TB, limit time.Duration, what string,
 	holds func() (bool, string)) {
 	t.Helper()

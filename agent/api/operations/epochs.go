@@ -25,8 +25,8 @@ type EpochOperations struct {
 // measureTime bounds the keeper's measurement of the epochs' memory and connections.
 const measureTime = 2 * time.Second
 
-// EpochsWithResourceUsage returns all epochs. Memory and connections are set for those that the keeper can
-// measure.
+// EpochsWithResourceUsage returns all epochs. Memory and connections are set for those that the
+// keeper can measure.
 func (o EpochOperations) EpochsWithResourceUsage(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()

@@ -38,10 +38,11 @@ type State struct {
 	PolicyCountsByFile map[string]int
 	// PolicyLocationsIncomplete reports that PolicyFolderInodes and PolicyCountsByFile may be
 	// incomplete: the state file could not be read, the state was too large to be stored, or
-	// PolicyLocationsIncomplete was set in an earlier State and some paths have not been found since.
+	// PolicyLocationsIncomplete was set in an earlier State and some paths have not been found
+	// since.
 	PolicyLocationsIncomplete bool
-	// WriterRefusedUnknownFilterFields reports that there are EnvoyFilters and that the agent that wrote
-	// the State refuses unknown fields in them. Older agents accepted unknown fields.
+	// WriterRefusedUnknownFilterFields reports that there are EnvoyFilters and that the agent that
+	// wrote the State refuses unknown fields in them. Older agents accepted unknown fields.
 	WriterRefusedUnknownFilterFields bool
 	// MeshConfig is the text of the MeshConfig in force. It is empty if the current file, or the
 	// default, is in force.
@@ -89,8 +90,8 @@ type Record struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       object.Kind `json:"kind"`
 	Namespace  string      `json:"namespace"`
-	// ExplicitNamespace reports whether the object's metadata has a namespace. It is nil in records of
-	// older agents.
+	// ExplicitNamespace reports whether the object's metadata has a namespace. It is nil in records
+	// of older agents.
 	ExplicitNamespace *bool             `json:"named,omitempty"`
 	Name              string            `json:"name"`
 	Labels            map[string]string `json:"labels,omitempty"`
@@ -182,7 +183,8 @@ func read(path string) ([]byte, error) {
 
 // Write atomically replaces the file by one with mode 0600, because objects may contain secrets. An
 // empty state removes the file. If the encoded state exceeds maxBytes, Write returns an error and
-// stores only PolicyLocationsIncomplete, and PolicyFolderInodes and PolicyCountsByFile if these fit.
+// stores only PolicyLocationsIncomplete, and PolicyFolderInodes and PolicyCountsByFile if these
+// fit.
 func Write(path string, state State) error {
 	if state.IsEmpty() && !state.PolicyLocationsIncomplete {
 		return remove(path)

@@ -32,8 +32,8 @@ func (s *Store) AwaitsMissingPaths() (awaits, appeared bool) {
 	return awaits, appeared
 }
 
-// PoliciesIncompleteProblem returns the problem that policies are unknown: a configured path, or one
-// of Options.PolicyFolderInodes, was never completely listed, or a required source has never
+// PoliciesIncompleteProblem returns the problem that policies are unknown: a configured path, or
+// one of Options.PolicyFolderInodes, was never completely listed, or a required source has never
 // delivered its complete state. ok is false if there is none.
 func (s *Store) PoliciesIncompleteProblem() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {

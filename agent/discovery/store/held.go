@@ -47,8 +47,8 @@ func (f *file) atLineOf(o *object.Object, denials []denial) *object.Object {
 	return &moved
 }
 
-// CountLastGoodAwaitingFiles returns the number of last good objects that are not in force, because no
-// scan has found their file yet.
+// CountLastGoodAwaitingFiles returns the number of last good objects that are not in force, because
+// no scan has found their file yet.
 func (s *Store) CountLastGoodAwaitingFiles() int {
 	waiting := 0
 	for path, objects := range s.held {

@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// SetDefaultNamespace changes the default namespace. The next Load reads all files again. Problems of
-// inputs contain the earlier namespace until their source delivers the inputs again.
+// SetDefaultNamespace changes the default namespace. The next Load reads all files again. Problems
+// of inputs contain the earlier namespace until their source delivers the inputs again.
 func (s *Store) SetDefaultNamespace(namespace string) {
 	s.options.Namespace = namespace
 	moved := map[*object.Object]*object.Object{}

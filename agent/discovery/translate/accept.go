@@ -75,8 +75,8 @@ func (in InboundListener) mode() model.MutualTLSMode {
 	return model.Permissive
 }
 
-// RefusesAllConnections reports whether the port accepts no connection, because it requires mutual TLS and the
-// proxy has no identity.
+// RefusesAllConnections reports whether the port accepts no connection, because it requires mutual
+// TLS and the proxy has no identity.
 func (in InboundListener) RefusesAllConnections() bool {
 	return in.MutualTLSMode == model.Strict &&
 		!in.HasMeshIdentity

@@ -39,8 +39,8 @@ type InboundListener struct {
 	SecurityFilters SecurityFilters
 	// logs and traces of the port's filters
 	Telemetry Telemetry
-	// PortUndeclared reports whether no service declares the port. If Port is 0, the InboundListener
-	// is for all undeclared ports.
+	// PortUndeclared reports whether no service declares the port. If Port is 0, the
+	// InboundListener is for all undeclared ports.
 	PortUndeclared bool
 	Service        string // host of the service that has the port; "": none
 	SpanName       string // name of the spans of requests; "": SpanName("", 0)

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// ConfiguredSecret names a certificate with its key, or CA certificates. Envoy reads files itself, so
-// that a renewed certificate changes no listener and keys stay in their files. The agent reads
+// ConfiguredSecret names a certificate with its key, or CA certificates. Envoy reads files itself,
+// so that a renewed certificate changes no listener and keys stay in their files. The agent reads
 // credentials and serves them over SDS, unless Envoy gets them from an SDS server of the host.
 type ConfiguredSecret struct {
 	Certificate, Key            string // files of a certificate chain and its key

@@ -67,10 +67,10 @@ func (v *ProxyView) ExposedPortProblems(listening []netip.AddrPort) []object.Pro
 	return problems
 }
 
-// StrictMTLSPorts returns a function that, for a TCP port of the proxy's host, reports whether mutual
-// TLS is required (strict), by which object (policy), and whether the port is one of the proxy
-// (ownPort): of its Sidecar's ingress, or of a service with an endpoint on the host. It returns nil
-// if no port requires mutual TLS.
+// StrictMTLSPorts returns a function that, for a TCP port of the proxy's host, reports whether
+// mutual TLS is required (strict), by which object (policy), and whether the port is one of the
+// proxy (ownPort): of its Sidecar's ingress, or of a service with an endpoint on the host. It
+// returns nil if no port requires mutual TLS.
 func (v *ProxyView) StrictMTLSPorts() func(port uint16) (policy resource.Origin, strict, ownPort bool) {
 	s, ok := v.kind.(*sidecar)
 	if !ok || s.scope == nil {

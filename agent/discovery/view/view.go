@@ -106,8 +106,8 @@ func (v *ProxyView) Problems() map[string][]object.Problem { return v.problems }
 // RereadSecrets makes the next Update publish again each secret that is read from one of the files.
 func (v *ProxyView) RereadSecrets(files map[string]bool) { v.secrets.reread(files) }
 
-// ConfiguredSecrets calls each once for every secret of the view, with the objects that need the secret
-// (at least one).
+// ConfiguredSecrets calls each once for every secret of the view, with the objects that need the
+// secret (at least one).
 func (v *ProxyView) ConfiguredSecrets(each func(translate.ConfiguredSecret, []resource.Origin)) {
 	for secret := range v.secrets.users {
 		if origins := v.secrets.origins(secret); len(origins) > 0 {

@@ -157,8 +157,8 @@ func (h *Host) startBackend() {
 	})
 }
 
-// RunScript runs a shell script in the machine and returns its output. It fails the test if the script
-// fails.
+// RunScript runs a shell script in the machine and returns its output. It fails the test if the
+// script fails.
 func (h *Host) RunScript(text string) string {
 	h.t.Helper()
 	return h.MustRun(h.t, "sh", "-c", text)
@@ -212,8 +212,8 @@ func (h *Host) LiveEpoch() api.Epoch {
 	return api.Epoch{}
 }
 
-// EnvoyHTTPStatus sends a request for web.test to Envoy's port 80 and returns the status code or the
-// error.
+// EnvoyHTTPStatus sends a request for web.test to Envoy's port 80 and returns the status code or
+// the error.
 func (h *Host) EnvoyHTTPStatus() string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",

@@ -63,8 +63,8 @@ func (c *Cluster) WorkloadEntries(namespace string) []json.RawMessage {
 	return list.Items
 }
 
-// AwaitWorkloadEntryHealth waits until the Health of a WorkloadEntry begins with prefix, and returns the
-// WorkloadEntry.
+// AwaitWorkloadEntryHealth waits until the Health of a WorkloadEntry begins with prefix, and
+// returns the WorkloadEntry.
 func (c *Cluster) AwaitWorkloadEntryHealth(t testing.TB, limit time.Duration,
 	namespace, name, prefix string) *WorkloadEntry {
 	t.Helper()
@@ -79,9 +79,9 @@ func (c *Cluster) AwaitWorkloadEntryHealth(t testing.TB, limit time.Duration,
 // UIDAndHealth returns the UID and the Health, as a state for WatchWorkloadEntry.
 func (e WorkloadEntry) UIDAndHealth() string { return e.Metadata.UID + " " + e.Health() }
 
-// WatchWorkloadEntry watches a WorkloadEntry until stop is called. stop returns the sequence of its states,
-// in which consecutive states differ. state returns the state of a WorkloadEntry; the state "none"
-// means that it does not exist.
+// WatchWorkloadEntry watches a WorkloadEntry until stop is called. stop returns the sequence of its
+// states, in which consecutive states differ. state returns the state of a WorkloadEntry; the state
+// "none" means that it does not exist.
 func (c *Cluster) WatchWorkloadEntry(namespace, name string,
 	state func(WorkloadEntry) string) (stop func() []string) {
 	c.t.Helper()

@@ -99,8 +99,8 @@ type Outcome struct {
 	AllowedLosses int                  `json:"pardoned"`
 	Retriable     int                  `json:"reuse"`
 	RecoveryTime  time.Duration        `json:"recovered"` // time until recovery, see rig.Probe
-	// MaxEpochStartTime is the maximum time from the start of an epoch until it was live, apart from the
-	// fault. It shows how busy the machine was.
+	// MaxEpochStartTime is the maximum time from the start of an epoch until it was live, apart
+	// from the fault. It shows how busy the machine was.
 	MaxEpochStartTime time.Duration `json:"start"`
 	Slowest           time.Duration `json:"slowest"` // duration of the slowest request in the load
 	ExtraResult       string        `json:"figure,omitempty"`
@@ -112,8 +112,8 @@ type Outcome struct {
 // OK reports whether the run passed.
 func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Errors) == 0 }
 
-// MachineBusy reports whether the machine was too busy to judge the run: requests took longer than a
-// recovery may take.
+// MachineBusy reports whether the machine was too busy to judge the run: requests took longer than
+// a recovery may take.
 func (o Outcome) MachineBusy() bool {
 	return o.Slowest > busyAnswer || o.Report.MaxSendDelay > busyStall
 }

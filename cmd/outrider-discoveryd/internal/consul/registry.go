@@ -113,8 +113,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// RemoveRetainedInputs accepts Consul's current list of services as complete: it removes services that
-// the registry retained because Consul had lost data.
+// RemoveRetainedInputs accepts Consul's current list of services as complete: it removes services
+// that the registry retained because Consul had lost data.
 func (r *Registry) RemoveRetainedInputs() {
 	for _, w := range r.watchers {
 		select {

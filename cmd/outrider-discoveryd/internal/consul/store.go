@@ -134,7 +134,8 @@ func (s *Store) RenewLease(ctx context.Context, instance string, duration time.D
 		Value: []byte(text)}}})
 }
 
-// LeaseVersions returns, for each server instance with a lease, a text that changes with each renewal.
+// LeaseVersions returns, for each server instance with a lease, a text that changes with each
+// renewal.
 func (s *Store) LeaseVersions(ctx context.Context) (map[string]string, error) {
 	pairs, _, err := send(ctx, s.watcher(), 0,
 		func(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {

@@ -76,7 +76,8 @@ func (s *Source) Status() source.Status {
 	return s.status
 }
 
-// RemoveRetainedInputs removes the objects that are retained although the lists of their types are empty.
+// RemoveRetainedInputs removes the objects that are retained although the lists of their types are
+// empty.
 func (s *Source) RemoveRetainedInputs() {
 	select {
 	case s.accept <- struct{}{}:

@@ -64,9 +64,9 @@ func (m *Source) Status() source.Status {
 	return source.Status{Synced: m.synced, LastContact: m.since, Err: m.err, Inputs: len(m.texts)}
 }
 
-// RemoveRetainedInputs does nothing. Its presence makes record.Recorder treat Source as a source that may
-// have lost its objects: it serves the stored ones until clients write or delete them, or until a
-// reload.
+// RemoveRetainedInputs does nothing. Its presence makes record.Recorder treat Source as a source
+// that may have lost its objects: it serves the stored ones until clients write or delete them, or
+// until a reload.
 func (m *Source) RemoveRetainedInputs() {}
 
 // Run serves the write API until ctx ends. While the address cannot be bound, it retries every

@@ -56,9 +56,9 @@ type Store interface {
 
 	// RenewLease creates or renews the lease of an instance.
 	RenewLease(ctx context.Context, instance string, duration time.Duration) error
-	// LeaseVersions returns a value for each instance with a lease, which changes with each renewal. The
-	// caller measures the time between changes by its own clock, because the clocks of hosts may
-	// differ. Leases do not expire by themselves.
+	// LeaseVersions returns a value for each instance with a lease, which changes with each
+	// renewal. The caller measures the time between changes by its own clock, because the clocks of
+	// hosts may differ. Leases do not expire by themselves.
 	LeaseVersions(ctx context.Context) (map[string]string, error)
 	// ReleaseLease removes a lease. It does nothing if the lease does not exist.
 	ReleaseLease(ctx context.Context, instance string) error

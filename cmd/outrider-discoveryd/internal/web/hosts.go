@@ -21,8 +21,8 @@ const (
 
 var states = []string{refused, pending, synced}
 
-// ConnectedHost is a connected proxy: all streams with the same node ID and identity. During a hot restart a
-// proxy has two streams.
+// ConnectedHost is a connected proxy: all streams with the same node ID and identity. During a hot
+// restart a proxy has two streams.
 type ConnectedHost struct {
 	Node     string `json:"node"` // ID in the node that the client sent
 	Name     string `json:"name"` // third segment of the ID; Istio's agents send NAME.NAMESPACE
