@@ -63,7 +63,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// setBusy prevents eviction of the connection. It returns false if the connection is already
+// SetBusy prevents eviction of the connection. It returns false if the connection is already
 // evicted.
 func (c *Conn) SetBusy() bool { return c.slot.setBusy() }
 
