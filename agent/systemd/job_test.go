@@ -28,8 +28,8 @@ func TestUnitOf(t *testing.T) {
 		{"0::/outrider.slice/outrider.service/agent\n", "outrider.service", ""},
 		{"0::/../../outrider.slice/outrider.service", "outrider.service", ""},
 		{"0::/user.slice/session-1.scope\n", "", "belongs to no service"},
-		{"1:name=systemd:/x.service\n", "", "version 2"},
-		{"", "", "version 2"},
+		{"1:name=systemd:/x.service\n", "", "cgroup v2"},
+		{"", "", "cgroup v2"},
 	} {
 		got, err := unitOf(c.content)
 		if got != c.want || (err == nil) != (c.problem == "") ||

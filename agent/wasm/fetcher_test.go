@@ -324,5 +324,5 @@ func TestFetcher_NumberOfModulesIsBounded(t *testing.T) {
 	}
 	r.SetSources(all)
 	r.gets(all[0])
-	r.fails(all[64], "more than 64 modules")
+	r.fails(all[64], "more than 64 Wasm modules")
 }

@@ -30,7 +30,7 @@ func TestAnswers(t *testing.T) {
 		{path: "/headers", status: 200, want: "x-test: yes\n"},
 		{path: "/echo", body: "hello", status: 200, want: "hello"},
 		{path: "/status/503", status: 503, want: "b1 answers"},
-		{path: "/status/99", status: 400, want: "200 to 599"},
+		{path: "/status/99", status: 400, want: "between 200 and 599"},
 		{path: "/sleep/soon", status: 400, want: "invalid duration"},
 		{path: "/sleep/50ms/status/404", status: 404, want: "b1 answers",
 			atLeast: 50 * time.Millisecond},
