@@ -173,7 +173,7 @@ type Identity struct {
 	StorageState string `json:"stored,omitempty"`
 }
 
-// Values of Identity.Stored.
+// Values of Identity.StorageState.
 const (
 	IdentityNotStored    = ""
 	IdentityStoredSealed = "sealed"

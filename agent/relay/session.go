@@ -47,7 +47,7 @@ type session struct {
 	missing  missing // extensions whose modules could not be fetched
 	lost     bool    // the disconnection from upstream was logged; reset by the next response
 
-	// receives a value when Server.Configure has changed the upstream server
+	// receives a value when Server.SetUpstream has changed the upstream server
 	reconfigured chan struct{}
 	announce     chan struct{} // receives a value when Server.ReportHealthToUpstream has a new announcement
 	query        chan chan<- []TypeStatus

@@ -33,7 +33,7 @@ const (
 
 // NewGoogleExchanger returns a GoogleExchanger. audience is a workload identity provider, for
 // requests without an audience. account is the e-mail address of a service account; if it is "",
-// Exchange returns the federated token.
+// it obtains federated tokens.
 func NewGoogleExchanger(audience, account string) *GoogleExchanger {
 	return &GoogleExchanger{
 		audience: audience, account: account,

@@ -126,7 +126,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}}.Serve(ctx)
 }
 
-// exchange calls GoogleExchanger.Exchange, and raises a condition if that fails.
+// exchange exchanges a token with Options.Google, and raises a condition if that fails.
 func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 	select {
 	case s.slots <- struct{}{}:

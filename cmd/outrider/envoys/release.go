@@ -4,7 +4,7 @@
 // installation changes nothing.
 package envoys
 
-// WheelInfo are the SHA-256 hashes of a release for one architecture.
+// WheelInfo has the SHA-256 hashes and the size of the wheel of a release for one architecture.
 type WheelInfo struct {
 	WheelHash string // of the Python wheel that contains Envoy
 	EnvoyHash string // of the file of Envoy itself

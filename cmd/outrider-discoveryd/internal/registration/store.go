@@ -15,8 +15,8 @@ import (
 // Store stores the WorkloadEntries of registered workloads, and a lease for each instance (each
 // running outrider-discoveryd). Several instances use one store at the same time; so does istiod if
 // the store is Kubernetes. So each write is conditional. All methods are safe for concurrent use.
-// Get, Entries and Leases may be called at any time. They return an error while the store cannot be
-// reached.
+// Get, Entries and LeaseVersions may be called at any time. They return an error while the store
+// cannot be reached.
 //
 // Errors of methods that write:
 //
