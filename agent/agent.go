@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ type Options struct {
 // carries the exit code of the program. When ctx ends, Envoy continues serving, as after a crash;
 // only a stop ends Envoy.
 func Run(ctx context.Context, options Options) (err error) {
+	debug.SetGCPercent(startGCPercent)
 	options.Config.UnreadableReason = unreadable
 	b := &base{options: options, started: time.Now(), level: &slog.LevelVar{},
 		board: condition.NewRegistry(), store: fdstore.Open()}
