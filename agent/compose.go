@@ -132,7 +132,7 @@ func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded
 						&presented{identity: w.Manager, discovery: m.discovery,
 							supervisor: e.supervisor, acknowledged: w.acknowledged,
 							log: b.logOf("identity")},
-						&systemd.Reporter{Notifier: notifier, Conditions: b.board,
+						&systemd.StatusReporter{Notifier: notifier, Conditions: b.board,
 							Agent: backend}}),
 				then: start.begin,
 			},

@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// presentedPause is the minimum time between two queries: a starting Envoy sends many ACKs.
+// presentedPause is the minimum time between two queries of Envoy's certificates. Each ACK triggers
+// a query, and a starting Envoy sends many.
 const presentedPause = time.Second
 
 // presented observes the certificates that Envoy reads from files itself. It queries Envoy instead

@@ -12,9 +12,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// seals runs outrider-seal as several boots do. A seal is the credential, encrypted by
-// systemd-creds, with the keys for the agent's stored secrets. systemd-creds fails to decrypt as
-// many times as the file "failures" says, as with a busy TPM.
+// seals runs outrider-seal as several boots do. A seal is a credential that contains the keys for
+// the agent's stored secrets, and that systemd-creds has encrypted. A fake systemd-creds fails to
+// decrypt as many times as the file "failures" says, as with a busy TPM.
 type seals struct {
 	t      *testing.T
 	folder string

@@ -216,7 +216,8 @@ func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 	}
 }
 
-// The suggested fix copies a file only into Outrider's own folder and opens no other folder.
+// The suggested fix copies a file only into Outrider's own folder. It does not change the
+// permissions of any other folder.
 func TestReader_LeavesFoldersOfOthersClosed(t *testing.T) {
 	r := &UserAccess{name: "outrider"}
 	const hook = " (\"outrider example show certbot\" has a deploy hook for certbot)"

@@ -22,7 +22,7 @@ type agent struct {
 
 	mu       sync.Mutex
 	state    api.Status
-	figures  Epoch // resource usage of the epoch with the ID a
+	figures  Epoch // resource usage of the epoch whose ID is "a"
 	changed  chan struct{}
 	asked    []string // received requests
 	measured int

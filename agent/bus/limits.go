@@ -8,7 +8,7 @@ const (
 	mostCalls       = 256 // queued calls of all users except root
 	mostCallsOfUser = 64  // queued calls of one user except root
 	mostRootCalls   = 256 // queued calls of root
-	mostOfSender    = 32  // queued calls of one connection of root
+	mostOfSender    = 32  // queued calls of one bus connection whose user is root
 	mostRefusals    = 64  // queued Busy replies; more are dropped
 	readers         = 4   // goroutines that serve all users except root
 	rootReaders     = 2   // goroutines that serve root

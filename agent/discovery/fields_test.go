@@ -154,8 +154,8 @@ func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[strin
 	}
 }
 
-// fields adds the keys of a message's fields. Default values of enums count as present in every
-// message.
+// fields adds the path of each field that is set in a message, such as Sidecar.egress.port, and for
+// enums also the path with the value. An enum that is not set counts as set to its default value.
 func (a *istioAPI) fields(kind string, m protoreflect.Message, into map[string]bool) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

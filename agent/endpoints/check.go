@@ -179,7 +179,7 @@ func (t *Tracker) findEmpty(ctx context.Context) {
 			if count > before { // a lower count is from another epoch
 				count -= before
 			}
-			t.report(Failure{Key{Cluster: cluster}, causeEmpty, count}, time.Now())
+			t.report(EndpointFailure{Key{Cluster: cluster}, causeEmpty, count}, time.Now())
 		}
 	}
 	t.empty = now
@@ -212,14 +212,14 @@ func (t *Tracker) compare(seen Snapshot, all bool, looked, now time.Time) {
 			old = before.Endpoints[key]
 		}
 		if c.ConnectFails > old.ConnectFails {
-			t.report(Failure{key, "cannot connect", c.ConnectFails - old.ConnectFails}, now)
+			t.report(EndpointFailure{key, "cannot connect", c.ConnectFails - old.ConnectFails}, now)
 		}
 		if c.Timeouts > old.Timeouts {
-			t.report(Failure{key, "no answer in time", c.Timeouts - old.Timeouts}, now)
+			t.report(EndpointFailure{key, "no answer in time", c.Timeouts - old.Timeouts}, now)
 		}
 		if provider && c.Errors > old.Errors && c.ConnectFails == old.ConnectFails &&
 			c.Timeouts == old.Timeouts {
-			t.report(Failure{key, "it answers with errors", c.Errors - old.Errors}, now)
+			t.report(EndpointFailure{key, "it answers with errors", c.Errors - old.Errors}, now)
 		}
 	}
 }

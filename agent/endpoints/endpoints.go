@@ -68,8 +68,8 @@ func (k Key) Host() string {
 	return k.Cluster
 }
 
-// Failure is one or more failed requests or connections of an endpoint.
-type Failure struct {
+// EndpointFailure is one or more failed requests or connections of an endpoint.
+type EndpointFailure struct {
 	Key   // empty: no endpoint was healthy in a cluster that Envoy does not name
 	Cause string
 	Count uint64 // number of requests or connections
@@ -92,10 +92,9 @@ type Counters struct {
 }
 
 // succeeded reports whether there was a success since earlier counters: with HTTP a response other
-// than 5xx, with other protocols an established connection that was closed. Envoy counts a failing
-// connection as active for a moment. If connections have failed since then, the closing of
-// connections that were open earlier therefore does not suffice: one that was opened later must
-// have closed.
+// than 5xx, with other protocols an established connection that was closed. Envoy counts a
+// connection that is about to fail as active. If connections have failed since the earlier
+// counters, a connection that was opened after them must have closed.
 func (c Counters) succeeded(since Counters) bool {
 	return c.Success > since.Success || c.Requests == 0 && (c.closed() > since.begun() ||
 		c.ConnectFails == since.ConnectFails && c.closed() > since.closed())
@@ -178,7 +177,7 @@ type Tracker struct {
 type failing struct {
 	Problem
 	confirmed bool
-	latest    uint64    // number of requests in the last reported failure
+	latest    uint64    // requests or connections that the last reported failure counts
 	base      *Snapshot // counters after the failure; nil: not read yet
 	worked    bool      // base shows a success, before or after the failure
 	connected time.Time // when a connection that has not failed was first seen; zero: none
@@ -237,13 +236,13 @@ func (t *Tracker) CheckSoon() {
 }
 
 // RecordFailure records a failure and logs it, within the limits.
-func (t *Tracker) RecordFailure(f Failure) {
+func (t *Tracker) RecordFailure(f EndpointFailure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.report(f, time.Now())
 }
 
-func (t *Tracker) report(f Failure, now time.Time) {
+func (t *Tracker) report(f EndpointFailure, now time.Time) {
 	if f.Cluster == "" {
 		t.nowhere = true
 		t.CheckSoon()

@@ -99,7 +99,7 @@ func (b *bench) sentence() string {
 
 var (
 	web     = Key{"outbound|80||web.test", "10.0.0.1:80"}
-	refused = Failure{web, "connection refused", 1}
+	refused = EndpointFailure{web, "connection refused", 1}
 )
 
 func TestTracker_ProblemUntilTheFirstSuccess(t *testing.T) {
@@ -166,12 +166,12 @@ func TestTracker_LinesOfEndedProblemsAreLimited(t *testing.T) {
 			for i := range 50 {
 				key := Key{web.Cluster, fmt.Sprintf("10.0.0.%d:80", i)}
 				hosts[key] = Counters{Requests: 1, Success: uint64(round)}
-				b.RecordFailure(Failure{key, "connection refused", 1})
+				b.RecordFailure(EndpointFailure{key, "connection refused", 1})
 			}
 			b.set(0, hosts)
 			b.after(3 * time.Second)
 			for key := range hosts {
-				b.RecordFailure(Failure{key, "connection refused", 1})
+				b.RecordFailure(EndpointFailure{key, "connection refused", 1})
 			}
 			b.after(5 * time.Second)
 			for key := range hosts {
@@ -239,9 +239,9 @@ func TestTracker_FailedConnectionIsNoSuccess(t *testing.T) {
 func TestTracker_FloodIsBounded(t *testing.T) {
 	run(t, false, func(b *bench) {
 		hosts := map[Key]Counters{}
-		var all []Failure
+		var all []EndpointFailure
 		for i := range 3000 {
-			f := Failure{Key{fmt.Sprintf("outbound|80||h%d.test", i), "10.0.0.1:80"}, "no answer", 1}
+			f := EndpointFailure{Key{fmt.Sprintf("outbound|80||h%d.test", i), "10.0.0.1:80"}, "no answer", 1}
 			hosts[f.Key] = Counters{}
 			all = append(all, f)
 		}

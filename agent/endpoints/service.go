@@ -31,7 +31,7 @@ type FailureService struct {
 	alsv3.UnimplementedAccessLogServiceServer
 	// IsOwnEnvoy reports whether a peer is an Envoy of this agent. Other peers are refused.
 	IsOwnEnvoy func(peer net.Addr) bool
-	OnFailure  func(Failure)
+	OnFailure  func(EndpointFailure)
 
 	mu      sync.Mutex
 	streams int
@@ -109,7 +109,7 @@ func (s *FailureService) report(entry *accesslogv3.AccessLogCommon) {
 	if cause == "" || cluster != "" && ignored(cluster) || cluster == "" && cause != causeEmpty {
 		return
 	}
-	s.OnFailure(Failure{Key: Key{cluster, addressOf(entry.GetUpstreamRemoteAddress())}, Cause: cause,
+	s.OnFailure(EndpointFailure{Key: Key{cluster, addressOf(entry.GetUpstreamRemoteAddress())}, Cause: cause,
 		Count: 1})
 }
 

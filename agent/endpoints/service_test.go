@@ -48,9 +48,9 @@ func refusedEntry(cluster string) *accesslogv3.AccessLogCommon {
 
 func TestService_ReadsAFloodSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		read := make(chan Failure, 1000)
+		read := make(chan EndpointFailure, 1000)
 		s := &FailureService{IsOwnEnvoy: func(net.Addr) bool { return true },
-			OnFailure: func(f Failure) { read <- f }}
+			OnFailure: func(f EndpointFailure) { read <- f }}
 		ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{}))
 		ended := make(chan error, 3)
 		for range 3 {
@@ -89,7 +89,7 @@ func TestService_RefusesOthers(t *testing.T) {
 func TestService_IgnoresWhatIsNotConfigured(t *testing.T) {
 	for _, cluster := range []string{"xds-grpc", "agent", "PassthroughCluster", "BlackHoleCluster",
 		"InboundPassthroughCluster"} {
-		s := &FailureService{OnFailure: func(f Failure) { t.Errorf("%+v", f) }}
+		s := &FailureService{OnFailure: func(f EndpointFailure) { t.Errorf("%+v", f) }}
 		s.report(refusedEntry(cluster))
 	}
 }

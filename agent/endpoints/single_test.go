@@ -82,7 +82,7 @@ func TestTracker_SingleFailuresAreCheap(t *testing.T) {
 		b.set(0, hosts)
 		for key := range hosts {
 			if key != web {
-				b.RecordFailure(Failure{key, "no answer", 1})
+				b.RecordFailure(EndpointFailure{key, "no answer", 1})
 			}
 		}
 		b.after(10 * time.Second)
@@ -113,7 +113,7 @@ func TestTracker_IgnoresWhatClientsChoose(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.seen = seen
 		address := func() {
-			b.RecordFailure(Failure{Key{"outbound|80||none.test", "10.0.0.1:80"},
+			b.RecordFailure(EndpointFailure{Key{"outbound|80||none.test", "10.0.0.1:80"},
 				"", 1})
 		}
 		address()

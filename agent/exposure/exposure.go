@@ -125,7 +125,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	c.MarkReady()
 	for ctx.Err() == nil {
 		rules, epochs := c.Rules.Changed(), c.EpochsChanged()
-		c.Check()
+		c.FindExposedPorts()
 		select {
 		case <-ctx.Done():
 		case <-rules:
@@ -165,8 +165,8 @@ func (r Report) sentence() string {
 	return strings.Join(all, "; ")
 }
 
-// Check compares sockets, policy and rules now.
-func (c *Checker) Check() {
+// FindExposedPorts compares sockets, policy and rules now.
+func (c *Checker) FindExposedPorts() {
 	c.checking.Lock()
 	defer c.checking.Unlock()
 	var found Report

@@ -112,7 +112,7 @@ func TestCheck_Condition(t *testing.T) {
 	c.Options.Policy = func() MutualTLSPolicy {
 		return func(port uint16) (resource.Origin, bool, bool) { return peers, port == at.Port(), true }
 	}
-	c.Check()
+	c.FindExposedPorts()
 	want := fmt.Sprintf("other hosts reach port %d (%s) over IPv4 without the mutual TLS that "+
 		"PeerAuthentication default/default at peers.yaml:3 requires: the rules; cure", at.Port(), at)
 	all := c.Conditions.Conditions()
@@ -121,13 +121,13 @@ func TestCheck_Condition(t *testing.T) {
 		t.Errorf("%+v, %q; want %q", all, c.NotReadyReason(), want)
 	}
 	clear(r)
-	if c.Check(); len(c.Conditions.Conditions()) > 0 || c.NotReadyReason() != "" {
+	if c.FindExposedPorts(); len(c.Conditions.Conditions()) > 0 || c.NotReadyReason() != "" {
 		t.Errorf("closed now: %+v", c.Conditions.Conditions())
 	}
 	r["IPv4"] = true
-	c.Check()
+	c.FindExposedPorts()
 	_ = listener.Close()
-	if c.Check(); c.NotReadyReason() != "" {
+	if c.FindExposedPorts(); c.NotReadyReason() != "" {
 		t.Errorf("nobody listens any more: %q", c.NotReadyReason())
 	}
 }
@@ -153,7 +153,7 @@ func TestCheck_RulesAreNotKnown(t *testing.T) {
 				return peers, strict && port == at.Port(), true
 			}
 		}
-		c.Check()
+		c.FindExposedPorts()
 		if len(c.Conditions.Conditions()) > 0 ||
 			strings.HasPrefix(c.NotReadyReason(), "waiting") != strict {
 			t.Errorf("STRICT %v: %+v, %q", strict, c.Conditions.Conditions(), c.NotReadyReason())

@@ -15,7 +15,9 @@ import (
 // To avoid that, the keeper first makes the kernel refuse new connections, and waits until Envoy
 // has accepted those in the queue. See docs/decisions/0007.
 const (
-	acceptWait = time.Second // maximum wait: a handshake whose client has gone lasts longer
+	// maximum wait; not longer, because the kernel retains the handshake of a client that is gone
+	// for many seconds
+	acceptWait = time.Second
 	acceptPoll = 10 * time.Millisecond
 
 	// acceptQuiet is the number of consecutive polls that must find no waiting connection. A single

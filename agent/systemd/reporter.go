@@ -9,15 +9,15 @@ import (
 	"outrider.org/outrider/agent/lifecycle"
 )
 
-// Reporter reports the agent's state and a status sentence to the service manager.
-type Reporter struct {
+// StatusReporter reports the agent's state and a status sentence to the service manager.
+type StatusReporter struct {
 	lifecycle.Readiness
 	Notifier   *Notifier
 	Conditions *condition.Registry
 	Agent      AgentState
 }
 
-// AgentState is the state that a Reporter reports.
+// AgentState is the state that a StatusReporter reports.
 type AgentState interface {
 	// Summary returns the state and a status sentence. announced reports whether READY=1 was sent.
 	Summary(announced bool) (state State, sentence string)
@@ -32,10 +32,10 @@ type AgentState interface {
 const statusInterval = time.Second
 
 // Name returns the name of the component.
-func (r *Reporter) Name() string { return "status reporter" }
+func (r *StatusReporter) Name() string { return "status reporter" }
 
 // Run reports changes until ctx ends.
-func (r *Reporter) Run(ctx context.Context) error {
+func (r *StatusReporter) Run(ctx context.Context) error {
 	events, cancel := r.Conditions.Watch(64)
 	defer cancel()
 	r.MarkReady()

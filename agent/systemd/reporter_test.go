@@ -21,7 +21,7 @@ func TestReporter_IgnoresRotatedSecrets(t *testing.T) {
 		board := condition.NewRegistry()
 		notifier := newNotifier(t, Options{Environment: func(string) string { return "" }})
 		ctx, cancel := context.WithCancel(t.Context())
-		go (&Reporter{Notifier: notifier, Conditions: board, Agent: &asked}).Run(ctx)
+		go (&StatusReporter{Notifier: notifier, Conditions: board, Agent: &asked}).Run(ctx)
 		synctest.Wait()
 		for _, step := range []struct {
 			kind string

@@ -207,7 +207,8 @@ func (s *session) build(w *watch, last bool) *response {
 		// the publisher has neither set the resource nor reported it absent
 		case target == nil && !restores && s.pending(w, name):
 		case target == nil && (d.forced || mayRemove(name)):
-			// a state-of-the-world response cannot express that a resource was removed
+			// State-of-the-world responses have no list of removed resources. There, a removal is
+			// recorded only if the client awaits a response (forced).
 			if s.delta || d.forced {
 				r.removed = append(r.removed, name)
 				r.note(name, d.held, nil)

@@ -67,7 +67,8 @@ func dialAs(t *testing.T, user int, address string) (c net.Conn) {
 	return c
 }
 
-// Connections that send nothing use up the handshakes of their user. Other users are not delayed.
+// Silent connections of one local user (UID) use up the handshakes that this user may have at once.
+// Connections of other users are not delayed.
 func TestHandshakes_SilentConnectionsDelayOnlyTheirOwn(t *testing.T) {
 	address, config, limited, results := serveHandshakes(t, 2, time.Hour)
 	silent := []net.Conn{dialAs(t, 0, address), dialAs(t, 0, address)}

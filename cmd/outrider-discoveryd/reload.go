@@ -158,7 +158,7 @@ func (r *reloader) readiness() error {
 		return errors.New("stopping: clients move to other servers")
 	}
 	if !r.serving.Load() {
-		return errors.New("starting")
+		return errors.New("the server is still starting")
 	}
 	if why := r.server.ResourcesWithheldReason(); why != "" {
 		return errors.New(why)

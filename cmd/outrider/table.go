@@ -116,7 +116,8 @@ func fit(rows [][]cell, width int) {
 	}
 }
 
-// cut shortens a text to a number of characters at its beginning or its end.
+// cut shortens a text to width characters, by removing characters at the beginning or, if beginning
+// is false, at the end.
 func cut(text string, width int, beginning bool) string {
 	letters := []rune(text)
 	switch {

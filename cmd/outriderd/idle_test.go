@@ -132,8 +132,7 @@ type keepAliveClients struct {
 }
 
 // start starts a number of clients, and returns when each has sent its first request. Clients that
-// are not silent send the next request after 50 ms, silent ones only when the method again is
-// called.
+// are not silent send the next request after 50 ms, silent ones only after a call of c.again.
 func (c *keepAliveClients) start(t *testing.T, r *rig.Rig, number int, silent bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c.address, c.end = fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), cancel

@@ -33,8 +33,8 @@ const (
 	removedField   = 6 // delta only; a DiscoveryResponse has control_plane there
 )
 
-// codec sends encoded fields, and returns responses without decoding them. The client frees their
-// buffers.
+// codec is a gRPC codec for requests that are already encoded. It passes responses to the client
+// without decoding them; the client frees their buffers.
 type codec struct{ encoding.CodecV2 }
 
 // message is an encoded response.

@@ -44,7 +44,7 @@ func (o *MeshOperations) MeshProblems(ctx context.Context) ([]api.MeshProblem, e
 		return nil, api.NewRefusal(fmt.Sprintf("the mesh configuration could not be read within %v",
 			rescanTime))
 	}
-	o.Exposure.Check()
+	o.Exposure.FindExposedPorts()
 	return MeshProblems(o.ProblemReport(ctx, true).Problems), nil
 }
 

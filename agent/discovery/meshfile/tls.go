@@ -101,8 +101,8 @@ func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateDa
 	}
 }
 
-// checkAuthority returns an error unless the text contains CA certificates in PEM. Istio checks
-// only the first one.
+// checkAuthority returns an error unless all PEM blocks in the text are CA certificates. Istio
+// checks only the first one.
 func checkAuthority(text string) error {
 	rest := []byte(text)
 	for count := 0; ; count++ {

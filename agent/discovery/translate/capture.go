@@ -68,7 +68,8 @@ func UnknownDestinationClusters(m *mesh.Config, node model.Node) ([]*resource.Re
 
 // VirtualOutbound returns the listener that receives captured outbound connections. It hands each
 // connection over to the listener with the original address and port; without one, it forwards to
-// the cluster fallback. With resolve set, it sends requests to the addresses of their host.
+// the cluster fallback. With resolve set, HTTP requests without such a listener go to the addresses
+// of their host instead.
 func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
 	metrics *Metrics, t *Telemetry, resolve bool) (*resource.Resource, error) {
 	loop, err := blackHole(&Telemetry{}, virtualOutbound+"-blackhole", m.OutboundPort)

@@ -30,7 +30,7 @@ func (c *checker) unreachable(v *networking.VirtualService) {
 
 // reached records the matches of earlier routes.
 type reached struct {
-	all string // field of a route that matches every request; "": none
+	all string // field of an earlier route whose match accepts every request; "": none
 	// field of the first match with an encoding, by the encoding
 	same map[string]string
 	// paths of matches, by the encoding of the matches' other conditions

@@ -134,9 +134,9 @@ func (v *ProxyView) OverrideEnvoyFilters(refused map[resource.Key]*resource.Refu
 	return all
 }
 
-// SuspectedEnvoyFilters returns the EnvoyFilters that may have caused a refusal: the refused ones
-// that had an effect on the resource; if there are none, all refused ones; if none was refused, the
-// applied ones that were removed since.
+// SuspectedEnvoyFilters returns the EnvoyFilters that may have caused the refusal of a resource:
+// those of o.Refused that patched the resource, or all of o.Refused if none did. If o.Refused is
+// empty, it returns those of o.Filters that were removed since.
 func (v *ProxyView) SuspectedEnvoyFilters(o EnvoyFilterOverride) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {
