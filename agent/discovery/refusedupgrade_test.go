@@ -38,18 +38,25 @@ func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 	problems := []string{"mesh.yml:1: Envoy refused the Cluster outbound|80||b.test",
 		"rule.yaml:4: DestinationRule shop/a: spec: Envoy refused the Cluster"}
 	n := node("sidecar", "shop", map[string]any{"app": "edge"})
-	for i, when := range []string{"after the upgrade", "after another restart"} {
+	changes := 0
+	// the server sends the next clusters after it has processed the ACK of those before
+	nextArrives := func(when string, p *proxy) {
+		t.Helper()
+		changes++
+		next := fmt.Sprint("next", changes)
+		l.put(next+".yaml", fmt.Sprintf(webEntry, next, "10.0.0.3"))
+		eventually(t, "the next change arrives", func() (bool, string) {
+			return p.get(resource.ClusterType, "outbound|80||"+next+".test") != nil, when
+		})
+	}
+	for _, when := range []string{"after the upgrade", "after another restart"} {
 		l.next()
 		p := serveFleet(t, l.server).connect(n, refuses)
 		has(when, p)
 		// the agent applies its settings at the start, perhaps after Envoy has connected
 		must(t, l.server.Configure(l.settings()))
 		l.reported(when, problems[1], problems[0])
-		next := fmt.Sprint("next", i)
-		l.put(next+".yaml", fmt.Sprintf(webEntry, next, "10.0.0.3"))
-		eventually(t, "the next change arrives", func() (bool, string) {
-			return p.get(resource.ClusterType, "outbound|80||"+next+".test") != nil, when
-		})
+		nextArrives(when, p)
 		if p.refused() > 0 {
 			t.Errorf("%s: what was refused is sent", when)
 		}
@@ -58,6 +65,7 @@ func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 	f := serveFleet(t, l.server)
 	p := f.connect(n, refuses)
 	has("before a reload", p)
+	nextArrives("before a reload", p)
 	must(t, l.server.Reload(l.settings()))
 	l.reported("after a reload", "rule.yaml:1: DestinationRule shop/a: Envoy refused",
 		"mesh.yml:1: Envoy refused")

@@ -79,9 +79,10 @@ func packaging(ctx context.Context, options options) result {
 	return goTest(ctx, testRun{oneByOne: true}, packagingPackages)
 }
 
-// goTest runs tests with the race detector. It tests three packages at a time: tests often wait
-// for real servers, and two packages leave a quarter of two processors unused. It disables the sleep of the race detector at the exit of a test program:
-// that sleep serves to find races of remaining goroutines, and goleak reports remaining goroutines.
+// goTest runs tests with the race detector. It tests three packages at a time: tests often wait for
+// real servers, and two packages leave a quarter of two processors unused. It disables the sleep of
+// the race detector at the exit of a test program: that sleep serves to find races of remaining
+// goroutines, and goleak reports remaining goroutines.
 func goTest(ctx context.Context, run testRun, packages ...string) result {
 	arguments := []string{"test", "-json", "-race", "-count=1", "-vet=off", "-p=3", "-timeout=30m"}
 	if run.oneByOne {
