@@ -26,15 +26,28 @@ func hostOf(options config.Options) hostconflict.Host {
 		Sockets:    sockdiag.ListeningSockets, ListenerProgram: hostconflict.ProgramOf}
 }
 
+// An agent that ends closes connections without a response, then removes its socket. A query is
+// therefore repeated after an error, at most queryAttempts times.
+const (
+	queryAttempts = 20
+	queryPause    = 50 * time.Millisecond
+)
+
 // queryAgent requests the status of the agent in a runtime directory from its socket, which every
 // user may read. It returns false if no agent runs there.
 func queryAgent(ctx context.Context, runtimeDir string) (hostconflict.OtherAgent, bool) {
 	client := api.NewClient(filepath.Join(runtimeDir, api.SocketName))
 	defer client.Close()
 	status, err := client.Status(ctx)
-	if err != nil {
-		_, absent := errors.AsType[*api.NotRunningError](err)
-		return hostconflict.OtherAgent{}, !absent
+	for attempt := 1; err != nil; attempt++ {
+		if _, absent := errors.AsType[*api.NotRunningError](err); absent {
+			return hostconflict.OtherAgent{}, false
+		}
+		if attempt == queryAttempts || ctx.Err() != nil {
+			return hostconflict.OtherAgent{}, true
+		}
+		time.Sleep(queryPause)
+		status, err = client.Status(ctx)
 	}
 	agent := hostconflict.OtherAgent{Started: status.ReachableSince, Claims: status.Claims}
 	for _, e := range status.Epochs {

@@ -3,8 +3,11 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net"
+	"path/filepath"
 	"testing"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/hostconflict"
@@ -34,5 +37,24 @@ func TestAPI_PresentBeforeItAnswers(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// An agent that is ending may close a connection without a response. It does not run any more, so
+// an agent that starts at the same time need not yield to it.
+func TestQueryAgent_ThatEnds(t *testing.T) {
+	folder := parts.ShortDir(t)
+	listener, err := net.Listen("unix", filepath.Join(folder, api.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		if c, err := listener.Accept(); err == nil {
+			_ = c.Close()
+		}
+		_ = listener.Close() // removes the socket
+	}()
+	if agent, running := queryAgent(t.Context(), folder); running {
+		t.Errorf("it runs: %+v", agent)
 	}
 }

@@ -265,7 +265,7 @@ type DrainResult struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
-// UndrainResult is the result of an undrain. Epoch equals Previous if no epoch was draining.
+// UndrainResult is the result of an undrain. Epoch equals PreviousEpoch if no epoch was draining.
 type UndrainResult struct {
 	// PreviousEpoch is the draining epoch; nil if it exited before the new one was live.
 	PreviousEpoch *int `json:"previous,omitempty"`

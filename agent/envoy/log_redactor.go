@@ -184,7 +184,7 @@ func RedactMessage(text string) string {
 	return strings.Join(known.takeAll(strings.Split(text, "\n")), "\n")
 }
 
-// takeAll is Redact for a complete sequence of lines.
+// takeAll is redact for a complete sequence of lines.
 func (r *logRedactor) takeAll(lines []string) []string {
 	retained := r.redact(lines)
 	if r.quoting == quotesMessage {

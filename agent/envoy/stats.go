@@ -55,8 +55,8 @@ type ActiveTraffic struct {
 // clients retry.
 func (a ActiveTraffic) Idle() bool { return a.Requests == 0 && a.Tunnels == 0 }
 
-// Statistics prefixes of Outrider's own listeners. The bootstrap sets them, and Activity excludes
-// them.
+// Statistics prefixes of Outrider's own listeners. The bootstrap sets them, and ActiveTraffic
+// excludes them.
 const (
 	PrometheusStatPrefix = "outrider_prometheus" // listener of Envoy's metrics (15090)
 	ReadyStatPrefix      = "outrider_ready"      // the listener of readiness (15021)

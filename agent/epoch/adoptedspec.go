@@ -18,7 +18,7 @@ import (
 type adoptedSpec struct{ number, lineage int }
 
 // errAdoptedSpec is the error of a start for which the note of an adopted epoch does not suffice.
-// Of the spec, a note has only the bootstrap file and the command line.
+// With its note, an epoch can only be started again under its own number.
 var errAdoptedSpec = errors.New(
 	"an earlier agent started the epoch; this agent does not know the epoch's configuration yet")
 

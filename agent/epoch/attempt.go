@@ -51,7 +51,7 @@ type attempt struct {
 	failure    error // why the attempt ends; nil: it continues
 }
 
-// Causes of a failed attempt. A *AttemptError wraps them.
+// Causes of a failed attempt. An *AttemptError wraps them.
 var (
 	errExited     = errors.New("Envoy exited before it was live")
 	errExitedLive = errors.New("Envoy exited as soon as it was live")

@@ -47,7 +47,7 @@ const (
 	// time for a child to become live after its parent has exited
 	parentGrace = 300 * time.Millisecond
 
-	pollFast    = 3 * time.Millisecond   // interval of polls of a starting epoch during pollFastFor
+	pollFast    = 5 * time.Millisecond   // interval of polls of a starting epoch during pollFastFor
 	pollFastFor = 3 * time.Second        // time after which pollSlow replaces pollFast
 	pollSlow    = 100 * time.Millisecond // interval of polls of a starting epoch after pollFastFor
 

@@ -74,7 +74,7 @@ type Request struct {
 // Result is the outcome of a successful request.
 type Result struct {
 	Epoch    int // epoch that is live now
-	Previous int // epoch that served before; -1: none; equal to Epoch if Unchanged
+	Previous int // epoch that served before; -1: none; equal to Epoch if Mode is NoNewEpoch
 	Mode     Mode
 }
 

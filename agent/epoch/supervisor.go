@@ -185,8 +185,8 @@ func (s *Supervisor) Drain(ctx context.Context) error {
 // another epoch becomes live first. Until then the old epoch continues to drain; if it closes its
 // listeners meanwhile, the new epoch binds its own.
 //
-// A failed Undrain changes nothing. If no drain was requested, the result is Unchanged. onWait, if
-// not nil, is called like Request.OnWait. If ctx ends, the undrain continues.
+// A failed Undrain changes nothing. If no drain was requested, the result's Mode is NoNewEpoch.
+// onWait, if not nil, is called like Request.OnWait. If ctx ends, the undrain continues.
 func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, why string)) (
 	Result, error) {
 	c := s.executor.call(onWait, func(c call) trigger { return undrainRequested{c} })

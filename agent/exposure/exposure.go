@@ -185,8 +185,8 @@ func (c *Checker) FindExposedPorts() {
 	}
 }
 
-// look computes the report of Check without side effects. host has one address of this host for
-// each address family that other hosts can use.
+// look computes the report of FindExposedPorts without side effects. host has one address of this
+// host for each address family that other hosts can use.
 func (c *Checker) look(policy MutualTLSPolicy, sockets []sockdiag.Socket,
 	host []netip.Addr) Report {
 	ports := map[uint16]*ExposedPort{}

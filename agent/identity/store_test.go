@@ -41,7 +41,8 @@ func TestOutput_IsReplacedAsASet(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	dir := t.TempDir()
 	output := &identity.OutputFiles{Dir: dir}
-	other := filepath.Join(dir, "key.pem") // written by another program; the output replaces the file by a link
+	// written by another program; the output replaces the file by a link
+	other := filepath.Join(dir, "key.pem")
 	if err := os.WriteFile(other, []byte("key"), 0o644); err != nil {
 		t.Fatal(err)
 	}

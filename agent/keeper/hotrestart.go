@@ -69,7 +69,7 @@ func shutdownAdminReply(started time.Time) []byte {
 // (SIGABRT, "hot restart sendmsg() failed"). Afterwards the child can be the parent of another hot
 // restart. See docs/decisions/0003.
 type standIn struct {
-	parent Process // only Epoch, Lineage and Started are needed
+	parent Process // only RestartEpoch, Lineage and Started are needed
 	child  *net.UnixAddr
 	socket *net.UnixConn
 }

@@ -72,8 +72,8 @@ type StartSpec struct {
 	EpochNumber int    `json:"number"`
 	Lineage     int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
 	Path        string `json:"path"`              // absolute path of the binary
-	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the
-	// base ID of the lineage and SocketPath.
+	// Args are the arguments after the program's name. They must agree with RestartEpoch,
+	// HotRestart, the base ID of the lineage and SocketPath.
 	Args       []string        `json:"args"`
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
@@ -127,7 +127,7 @@ type Exit struct {
 // LogLines is a batch of lines of one process.
 type LogLines struct {
 	ID          string   `json:"id"`
-	EpochNumber int      `json:"epoch"`           // epoch number of the process, unique across lineages
+	EpochNumber int      `json:"epoch"`           // as in StartSpec
 	Lines       []string `json:"lines,omitempty"` // oldest first, without line ends
 	// Dropped counts lines of this process that were lost before these.
 	Dropped uint64 `json:"dropped,omitempty"`

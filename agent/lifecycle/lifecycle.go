@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Component is a long-running component of a program.
+// Component is a long-running part of a program.
 type Component interface {
 	Name() string
 	// Run runs the component until ctx ends, then returns nil. If it returns earlier, the program

@@ -105,8 +105,9 @@ type Server struct {
 	lastID   uint64
 	latest   *session // session that opened its upstream stream last; nil after its end
 	// EndAllButLatestStream was called, so only the session latest may reconnect
-	leaving   bool
-	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see ReportHealthToUpstream
+	leaving bool
+	// errors in announced requests, by type; see ReportHealthToUpstream
+	announced map[string]*rpcstatus.Status
 	shown     Status
 	away      away // current text of conditionAway
 	unused    map[string]UnusedAddress

@@ -49,8 +49,9 @@ type session struct {
 
 	// receives a value when Server.SetUpstream has changed the upstream server
 	reconfigured chan struct{}
-	announce     chan struct{} // receives a value when Server.ReportHealthToUpstream has a new announcement
-	query        chan chan<- []TypeStatus
+	// receives a value when Server.ReportHealthToUpstream has a new announcement
+	announce chan struct{}
+	query    chan chan<- []TypeStatus
 	// receives a value when the session must reconnect because another one has ended; see
 	// session.renew
 	renewed chan struct{}

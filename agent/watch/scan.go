@@ -37,7 +37,7 @@ type scan struct {
 // node is what a scan found at a path.
 type node struct {
 	watched bool // the path itself is watched; false: its folder is
-	entries bool // a folder of which a scan has looked up an entry: a link, a file or a missing name
+	entries bool // a folder of which an entry was looked up: a link, a file or a missing name
 	listed  bool // a folder whose files are selected
 }
 

@@ -24,7 +24,7 @@ type joinable struct {
 	*rig.Rig
 	t       *testing.T
 	program string // path of outrider-discoveryd
-	address string // TLS address of the server whose xDS accepts clients with certificates of its CA
+	address string // TLS address of the server whose xDS accepts certificates of its own CA
 	closed  string // TLS address of the server that refuses them for xDS
 	ca      string // folder with the files of the CA
 }

@@ -224,7 +224,7 @@ func (h *Host) EnvoyHTTPStatus() string {
 	return out
 }
 
-// MustServe fails the test unless HTTPStatus returns status code 200.
+// MustServe fails the test unless EnvoyHTTPStatus returns status code 200.
 func (h *Host) MustServe() {
 	h.t.Helper()
 	if got := h.EnvoyHTTPStatus(); got != "200" {
