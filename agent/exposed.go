@@ -22,7 +22,8 @@ func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m
 ) *exposure.Checker {
 	own, inbound := capture.AgentPorts(c), c.InboundPorts()
 	return exposure.New(exposure.Options{
-		Policy: func() exposure.MutualTLSPolicy { return m.inForce(state) }, Rules: rules, ListenersACKed: listeners,
+		Policy: func() exposure.MutualTLSPolicy { return m.inForce(state) },
+		Rules:  rules, ListenersACKed: listeners,
 		Conditions:    b.board,
 		EpochsChanged: e.supervisor.Changed,
 		IsCaptured: func(port uint16) bool {

@@ -69,8 +69,9 @@ func (s *Server) lastGood() lastgood.State {
 	defer s.mu.Unlock()
 	c := s.config
 	state := lastgood.State{Objects: c.held, MissingPaths: c.away, PolicyFolderInodes: c.folders,
-		PolicyCountsByFile:        c.policies,
-		PolicyLocationsIncomplete: c.lost, WriterRefusedUnknownFilterFields: c.store.HasKind(object.EnvoyFilter)}
+		PolicyCountsByFile:               c.policies,
+		PolicyLocationsIncomplete:        c.lost,
+		WriterRefusedUnknownFilterFields: c.store.HasKind(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.MeshConfig = s.meshText
 		if len(state.MeshConfig) == 0 { // empty text: Istio's defaults are in force
@@ -96,7 +97,8 @@ func (s *Server) persist() {
 
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
-	if !s.persisted.stale && now.WriterRefusedUnknownFilterFields == last.WriterRefusedUnknownFilterFields &&
+	if !s.persisted.stale &&
+		now.WriterRefusedUnknownFilterFields == last.WriterRefusedUnknownFilterFields &&
 		now.PolicyLocationsIncomplete == last.PolicyLocationsIncomplete &&
 		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.MissingPaths,
 		last.MissingPaths) &&

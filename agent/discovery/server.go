@@ -135,7 +135,8 @@ func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Stor
 		PolicyCountsByFile:        lastGood.PolicyCountsByFile,
 		PolicyLocationsIncomplete: lastGood.PolicyLocationsIncomplete,
 		TolerateUnknownFields: o.EarlierRunMayHaveServedFiles &&
-			!lastGood.WriterRefusedUnknownFilterFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
+			!lastGood.WriterRefusedUnknownFilterFields,
+		Sources: o.Sources, RequiredSources: o.RequiredSources})
 }
 
 // Run reads the files, and reads changed files again, until the context ends. It returns nil.

@@ -77,7 +77,8 @@ func newTypedRig(t *testing.T, field, lastGood string, c *typed) *typedRig {
 		changes: make(chan []string)}
 	r.write(field)
 	r.server, _ = start(t, discovery.Options{Files: []string{filepath.Dir(r.file)}, LastGoodFile: lastGood,
-		EarlierRunMayHaveServedFiles: filepath.Base(lastGood) == "served.json", ChangedPaths: r.changes, TypedConfigs: &c.checker})
+		EarlierRunMayHaveServedFiles: filepath.Base(lastGood) == "served.json",
+		ChangedPaths:                 r.changes, TypedConfigs: &c.checker})
 	feedOf(t, r.server, "sidecar")
 	return r
 }

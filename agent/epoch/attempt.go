@@ -128,7 +128,8 @@ func (m *machine) launch(a *attempt) {
 	m.processes = append(m.processes, p)
 	m.do(launch{keeper.StartSpec{ID: p.ID, EpochNumber: p.Number, RestartEpoch: p.RestartEpoch,
 		Lineage: p.Lineage, HotRestart: p.hot, Path: p.command.Path, Args: p.command.Args,
-		Env: p.command.Env, Note: noteOf(p), OutriderListeners: a.spec.OutriderListeners}, a.mode == HotRestart})
+		Env: p.command.Env, Note: noteOf(p),
+		OutriderListeners: a.spec.OutriderListeners}, a.mode == HotRestart})
 }
 
 // launched is the event of a process that the keeper created or could not create.

@@ -171,7 +171,8 @@ func (w *world) start(spec keeper.StartSpec) *fakeEnvoy {
 		b.sick(e)
 	}
 	if e.HotRestart {
-		if other := w.find(e.Lineage, e.RestartEpoch); other != e || w.find(e.Lineage, e.RestartEpoch+3) != nil {
+		if other := w.find(e.Lineage, e.RestartEpoch); other != e ||
+			w.find(e.Lineage, e.RestartEpoch+3) != nil {
 			w.later(e, 5*time.Millisecond,
 				func() { w.end(e, 1, "", "unable to bind domain socket with base_id=1, id=0, errno=98") })
 			return e
@@ -216,7 +217,8 @@ func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 		e.handshaken, parent.admin = true, false
 		if old := parent.parent; old != nil && old.exit == nil {
 			if old.process().ClientConnections > 0 || old.process().HasListeners {
-				w.fault("epoch %d was started while epoch %d was ending: its connections are cut", e.EpochNumber, old.EpochNumber)
+				w.fault("epoch %d was started while epoch %d was ending: its connections are cut",
+					e.EpochNumber, old.EpochNumber)
 			}
 			old.told = true
 			if !old.stopped {
@@ -274,7 +276,8 @@ func (w *world) closeListeners(e *fakeEnvoy) {
 	e.listening = false
 	for _, other := range w.all {
 		if other != e && other.listening && !w.unsteered && !(e.steered && !e.closes.After(time.Now())) {
-			w.fault("epoch %d closed its listeners while connections came in, beside epoch %d", e.EpochNumber, other.EpochNumber)
+			w.fault("epoch %d closed its listeners while connections came in, beside epoch %d",
+				e.EpochNumber, other.EpochNumber)
 		}
 	}
 }
@@ -310,7 +313,8 @@ func (w *world) signal(e *fakeEnvoy, signal syscall.Signal) {
 	for _, child := range w.all {
 		early := child.exit == nil && child.parent == e && time.Since(child.live) < child.shutdown+time.Second
 		if early && signal != syscall.SIGCONT && !w.allowed {
-			w.fault("epoch %d was sent %s while epoch %d counts on it", e.EpochNumber, signal, child.EpochNumber)
+			w.fault("epoch %d was sent %s while epoch %d counts on it",
+				e.EpochNumber, signal, child.EpochNumber)
 		}
 	}
 	switch signal {

@@ -10,7 +10,9 @@ import (
 
 // FindPortHolder returns the socket that prevents Envoy from binding the address at, if there is
 // one. ipv4 reports whether Envoy's IPv6 socket will accept IPv4 as well.
-func FindPortHolder(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
+func FindPortHolder(
+	at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket,
+) (holder sockdiag.Socket, ok bool) {
 	for _, s := range sockets {
 		if s.Address.Port() == at.Port() && overlap(at.Addr().Unmap(), ipv4, s) {
 			return s, true

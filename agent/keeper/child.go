@@ -84,7 +84,8 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 		return Process{}, refuse(codeOfFork(err), "start %s: %v", spec.Path, err)
 	}
 	c := &child{
-		process: Process{ID: spec.ID, RestartEpoch: spec.RestartEpoch, EpochNumber: spec.EpochNumber, Lineage: spec.Lineage,
+		process: Process{ID: spec.ID, RestartEpoch: spec.RestartEpoch,
+			EpochNumber: spec.EpochNumber, Lineage: spec.Lineage,
 			PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(),
 			Note: spec.Note, OutriderListeners: spec.OutriderListeners},
 		pipe: newLogPipe(origin{spec.ID, spec.EpochNumber}, read, s.lines),

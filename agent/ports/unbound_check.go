@@ -122,7 +122,8 @@ func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	case err != nil:
 		message += one.reason
 	case one.reason == addressInUse:
-		holder, found := hostconflict.FindPortHolder(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
+		holder, found := hostconflict.FindPortHolder(
+			netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
 			one.address.GetIpv4Compat(), a.sockets[protocol])
 		if blocked = found; found {
 			message += "the port is taken by " + a.describe(holder)

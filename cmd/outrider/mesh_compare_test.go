@@ -103,7 +103,8 @@ func TestMeshCheck_SaysWhyNothingIsCompared(t *testing.T) {
 	bad := m.write("bad.yaml", strings.Replace(soundEntry, "hosts", "hots", 1))
 	mesh := m.write("mesh", "connectTimeout: 1s\n")
 	for why, arguments := range map[string][]string{
-		"the files have errors; correct them first": {bad}, "--mesh-config replaces the agent's MeshConfig": {file, "--mesh-config", mesh},
+		"the files have errors; correct them first":     {bad},
+		"--mesh-config replaces the agent's MeshConfig": {file, "--mesh-config", mesh},
 	} {
 		_, _, errors := m.outrider(append([]string{"mesh", "check"}, arguments...)...)
 		if !strings.Contains(errors, notCompared+why+"\n") {

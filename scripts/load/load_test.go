@@ -149,7 +149,8 @@ func TestProcess(t *testing.T) {
 	var asked atomic.Int64
 	address := serve(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
 	var lines bytes.Buffer
-	process, err := StartProcess(t.Context(), Config{HTTPAddress: address, HTTP2Address: address, Output: &lines})
+	process, err := StartProcess(t.Context(), Config{HTTPAddress: address,
+		HTTP2Address: address, Output: &lines})
 	if err != nil {
 		t.Fatal(err)
 	}

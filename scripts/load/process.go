@@ -37,8 +37,8 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	}
 	p := &Process{}
 	p.command = exec.CommandContext(ctx, program,
-		"-http", config.HTTPAddress, "-http2", config.HTTP2Address, "-tcp", config.TCPAddress, "-path", config.Path,
-		"-host", config.Host,
+		"-http", config.HTTPAddress, "-http2", config.HTTP2Address, "-tcp", config.TCPAddress,
+		"-path", config.Path, "-host", config.Host,
 		"-rate", strconv.FormatFloat(config.Rate, 'g', -1, 64), "-timeout", config.Timeout.String())
 	p.command.Stderr = &p.stderr
 	if p.stdin, err = p.command.StdinPipe(); err != nil {

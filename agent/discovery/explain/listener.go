@@ -178,8 +178,9 @@ func (e *explanation) captured(listeners []*listener) *listener {
 			return d // the connection is to the listener itself, and not captured
 		}
 	}
-	inbound := e.request.DestinationAddress.IsValid() && slices.Contains(e.proxy.OwnAddresses, e.request.DestinationAddress) ||
-		!e.request.DestinationAddress.IsValid() && e.request.Inbound()
+	destination := e.request.DestinationAddress
+	inbound := destination.IsValid() && slices.Contains(e.proxy.OwnAddresses, destination) ||
+		!destination.IsValid() && e.request.Inbound()
 	var arrival, byPort, exact *listener
 	for _, d := range listeners {
 		switch out := d.TrafficDirection != corev3.TrafficDirection_INBOUND; {

@@ -82,7 +82,8 @@ func (in written) readReverted(state *State, namespace string,
 		}
 		if err != nil {
 			wrong = append(wrong,
-				fmt.Errorf("a stored object version that an older agent reverted, or its replacement, is no longer valid: %w", err))
+				fmt.Errorf("a stored object version that an older agent reverted, or its "+
+					"replacement, is no longer valid: %w", err))
 			continue
 		}
 		all.versions[version] = r.Message

@@ -54,8 +54,8 @@ func regexSize(expression string) (int, error) {
 	}
 	for _, found := range escape.FindAllStringSubmatch(expression, -1) {
 		if number, err := strconv.ParseUint(found[1], 16, 32); err == nil && number > lastByte {
-			return 0, fmt.Errorf("%s is greater than %s, the largest byte: Envoy matches bytes, not characters", found[0],
-				`\x{ff}`)
+			return 0, fmt.Errorf("%s is greater than %s, the largest byte: Envoy matches bytes, "+
+				"not characters", found[0], `\x{ff}`)
 		}
 		if class := found[2] + found[3]; class != "" && !knownClass(class) {
 			return 0, fmt.Errorf("%s is not a character class that Envoy supports", found[0])
