@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/hostconflict"
@@ -26,8 +27,8 @@ func hostOf(options config.Options) hostconflict.Host {
 		Sockets:    sockdiag.ListeningSockets, ListenerProgram: hostconflict.ProgramOf}
 }
 
-// An agent that ends closes connections without a response, then removes its socket. A query is
-// therefore repeated after an error, at most queryAttempts times.
+// An agent that ends closes connections without a response, then removes its socket. A query
+// without a response is therefore repeated, at most queryAttempts times.
 const (
 	queryAttempts = 20
 	queryPause    = 50 * time.Millisecond
@@ -40,13 +41,12 @@ func queryAgent(ctx context.Context, runtimeDir string) (hostconflict.OtherAgent
 	defer client.Close()
 	status, err := client.Status(ctx)
 	for attempt := 1; err != nil; attempt++ {
-		if _, absent := errors.AsType[*api.NotRunningError](err); absent {
-			return hostconflict.OtherAgent{}, false
+		_, absent := errors.AsType[*api.NotRunningError](err)
+		_, refused := errors.AsType[*api.Error](err)
+		if absent || refused || attempt == queryAttempts ||
+			backoff.Sleep(ctx, queryPause) != nil {
+			return hostconflict.OtherAgent{}, !absent
 		}
-		if attempt == queryAttempts || ctx.Err() != nil {
-			return hostconflict.OtherAgent{}, true
-		}
-		time.Sleep(queryPause)
 		status, err = client.Status(ctx)
 	}
 	agent := hostconflict.OtherAgent{Started: status.ReachableSince, Claims: status.Claims}
